@@ -42,6 +42,7 @@ if FIRST_PROCESS and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
     signal.signal(signal.SIGTERM, _end_at_once)  # until the server has handlers of its own
 with Loading():
     import errno
+    import io
     import sys
     from difflib import get_close_matches
     from pathlib import Path
@@ -152,6 +153,8 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits 0 on success, 2 on bad settings or usage, 1 on other errors."""
     _replace_closed_streams()
+    if sys.platform == "win32":
+        _write_utf_8()
     try:
         cli.main(args=arguments, prog_name="headstart", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -184,6 +187,16 @@ def _replace_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - it stays open
+
+
+def _write_utf_8() -> None:
+    """Write UTF-8 to a file or a pipe, as to a terminal and as on other systems.
+
+    Python 3.15 does so. Before, it takes the code page of Windows, which lacks most characters.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and "PYTHONIOENCODING" not in os.environ:
+            stream.reconfigure(encoding="utf-8")
 
 
 if __name__ == "__main__":

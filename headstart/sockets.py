@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 import ssl
+import sys
 import threading
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession, ThreadedResolver
 
 BACKLOG = 2048
-DESCRIPTORS = 65_536
-"""The number of open files and sockets that a server asks the system for."""
+DESCRIPTORS = (65_536, 10_240)
+"""The numbers of open files and sockets that a server asks the system for, one after the other:
+macOS allows fewer than its own limit says."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -29,7 +31,10 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only if the protocol is named; without it small writes wait 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sys.platform == "win32":  # there, SO_REUSEADDR lets a second server take the same port
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+    else:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
         sock.listen(BACKLOG)
@@ -56,18 +61,19 @@ def room_for_connections() -> int | None:
     It is half of the files and sockets that the process may open, so that upstream connections and
     files have room. The function first raises the process's limit as far as the system allows.
     """
-    try:
-        import resource
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         return None
+    import resource
+
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
     if limit == resource.RLIM_INFINITY:
         return None
-    if limit < wanted:
-        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they report
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-            limit = wanted
+    for wanted in DESCRIPTORS:
+        allowed = wanted if most == resource.RLIM_INFINITY else min(most, wanted)
+        if limit < allowed:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+                limit = allowed
     return max(1, limit // 2)
 
 
@@ -153,8 +159,15 @@ def client_session(*args: Any, **options: Any) -> ClientSession:
 
 def reason_of(error: OSError) -> str:
     """Return why a connection failed, in the system's words, because libraries have their own."""
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
+    code = error.errno or 0
+    if sys.platform == "win32":
+        known = error.winerror or (code if code >= 10_000 else 0)  # the codes of sockets
+        if known:
+            import ctypes
+
+            return ctypes.FormatError(known).strip().rstrip(".")
+    if code > 0:
+        return os.strerror(code)
     return error.strerror or type(error).__name__
 
 

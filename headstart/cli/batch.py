@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict, deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -496,9 +497,9 @@ async def _run(
             tier=tier,
         )
         async with anyio.create_task_group() as beside:
-            beside.start_soon(_watch_signals, run, beside.cancel_scope)
             beside.start_soon(_show_progress, run, books)
-            await run.run()
+            with _stopped_by_signals(run, beside.cancel_scope):
+                await run.run()
             beside.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
@@ -540,15 +541,28 @@ class _WithoutDeferred(Observers):
             super().notify(observation)
 
 
-async def _watch_signals(run: BatchRun, scope: anyio.CancelScope) -> None:
+@contextmanager
+def _stopped_by_signals(run: BatchRun, scope: anyio.CancelScope) -> Iterator[None]:
     """Let calls finish after the first signal, and drop them after the second."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            if run.stopped_by == INTERRUPTED:
-                scope.cancel()
-                return
-            run.stop(INTERRUPTED)
-            click.echo(f"\nwaiting for {run.in_flight} calls; the next Ctrl-C drops them", err=True)
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if run.stopped_by == INTERRUPTED:
+            scope.cancel()
+            return
+        run.stop(INTERRUPTED)
+        click.echo(f"\nwaiting for {run.in_flight} calls; the next Ctrl-C drops them", err=True)
+
+    # The event loops of Windows take no signals.
+    usual = {
+        each: signal.signal(each, lambda *_: loop.call_soon_threadsafe(stop))
+        for each in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for each, handler in usual.items():
+            signal.signal(each, handler)
 
 
 async def _show_progress(run: BatchRun, books: BatchBooks) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import stat
+import sys
 import time
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -280,7 +281,7 @@ def _sqlite_place(path: Path) -> Iterator[Finding]:
     if not os.access(folder, os.W_OK | os.X_OK):
         yield problem(
             "store",
-            f"{folder} cannot be written to by this user (id {os.geteuid()})",
+            f"{folder} cannot be written to by this user{_user_id()}",
             f"chown the folder to the server's user, or name another file in cache.store ({path})",
         )
         return
@@ -293,6 +294,12 @@ def _sqlite_place(path: Path) -> Iterator[Finding]:
         )
     if not path.exists():
         yield ok("store", f"{path} will be made at the first start")
+
+
+def _user_id() -> str:
+    if sys.platform == "win32":
+        return ""
+    return f" (id {os.geteuid()})"
 
 
 async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
@@ -400,6 +407,8 @@ async def _encoder(settings: Settings) -> AsyncIterator[Finding]:
 
 def _files(settings: Settings, config: Path | None) -> Iterator[Finding]:
     """Yield files with secrets or prompts that other users may read."""
+    if sys.platform == "win32":  # a mode does not say there who may read a file
+        return
     store = settings.cache.store
     named = [
         ("the configuration", config if _holds_keys(config) else None),
@@ -423,7 +432,7 @@ def _holds_keys(config: Path | None) -> bool:
         return False
     import tomllib
 
-    keys = tomllib.loads(config.read_text("utf-8")).get("server", {}).get("client_keys", ())
+    keys = tomllib.loads(config.read_text("utf-8-sig")).get("server", {}).get("client_keys", ())
     values = keys.values() if isinstance(keys, dict) else keys
     return any(not str(value).startswith("env:") for value in values)
 
@@ -503,10 +512,10 @@ async def _reach(upstream: UpstreamSettings) -> _Reached:
 
 def _limits(server: ServerSettings) -> Iterator[Finding]:
     """Yield limits of the system that are lower than the limits of the server."""
-    try:
-        import resource
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         return
+    import resource
+
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < FEW_FILES:
         yield warning(
@@ -515,7 +524,8 @@ def _limits(server: ServerSettings) -> Iterator[Finding]:
             "LimitNOFILE=65536 in the unit, --ulimit nofile=65536 for a container",
         )
     else:
-        yield ok("limits", f"up to {most:,} open files")
+        count = "any number of" if most == resource.RLIM_INFINITY else f"up to {most:,}"
+        yield ok("limits", f"{count} open files")
     shared = Path("/dev/shm")  # noqa: S108 - where workers share memory
     if server.workers != 1 and shared.is_dir() and shutil.disk_usage(shared).free < SHARED_BYTES:
         yield problem(

@@ -75,7 +75,7 @@ def export(options: ExportOptions) -> None:
         precision=precision,
         prefix=options.prefix,
         pooling=options.pooling,
-        texts=options.texts.read_text().splitlines() if options.texts else (),
+        texts=options.texts.read_text("utf-8-sig").splitlines() if options.texts else (),
         report=partial(click.echo, err=True),
     )
     report = describe(exported.folder, exported.card)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ class ReloadOnSignal:
 
     def listen(self, spawn: Callable[..., object]) -> None:
         """Handle SIGHUP in the running loop; systems without the signal reload by command."""
-        if not hasattr(signal, "SIGHUP"):
+        if sys.platform == "win32":
             return
         if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
             self._has_terminal = False
@@ -66,13 +67,15 @@ class ReloadOnSignal:
 
 def survive_hangups() -> None:
     """Ignore SIGHUP until the server can reload, unless a closed terminal may send it."""
-    if not hasattr(signal, "SIGHUP") or _has_terminal():
+    if sys.platform == "win32" or _has_terminal():
         return
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def _has_terminal() -> bool:
+    if sys.platform == "win32":
+        return True
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:

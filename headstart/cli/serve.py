@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -107,7 +108,7 @@ def serve(options: ServeOptions) -> None:
 
     if (count := worker_count(settings.server)) == 1:
         run_alone(settings, load, options.log_level)
-    else:
+    elif sys.platform != "win32":
         # A single process saves memory without this module.
         from headstart.cli.workers import run_workers
 
@@ -124,9 +125,14 @@ def worker_count(server: ServerSettings) -> int:
     """Return the number of processes that ``server.workers`` asks for. Raises ConfigError."""
     from headstart.embeddings.encoder_worker import available_cores
 
-    count = available_cores() if server.workers == "auto" else server.workers
-    if count > 1 and not hasattr(os, "fork"):
-        raise ConfigError("server.workers: this system runs only one worker")
+    if sys.platform == "win32":
+        if server.workers not in (1, "auto"):
+            raise ConfigError(
+                "server.workers: on Windows a server has one process; set 1, or use WSL or Linux"
+            )
+        count = 1
+    else:
+        count = available_cores() if server.workers == "auto" else server.workers
     return count
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32", "Windows runs one worker"
+
 import asyncio
 import dataclasses
 import logging
@@ -9,7 +13,6 @@ import mmap
 import os
 import signal
 import socket
-import sys
 from typing import TYPE_CHECKING
 
 import click

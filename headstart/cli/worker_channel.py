@@ -22,6 +22,10 @@ mail       the parent        takes a message for one of its exchanges
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32", "Windows runs one worker"
+
 import asyncio
 import contextlib
 import itertools
@@ -287,7 +291,7 @@ class Channel:
     ) -> Channel:
         """Return a channel over one end of a socket pair, which it owns from now on."""
         sock.setblocking(False)  # noqa: FBT003 - the library's signature
-        reader, writer = await asyncio.open_unix_connection(sock=sock)
+        reader, writer = await asyncio.open_connection(sock=sock)
         return cls(reader, writer, answer)
 
     async def run(self) -> None:

@@ -6,13 +6,16 @@ takes no waiting connection with it: the others accept it.
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32", "Windows runs one worker"
+
 import asyncio
 import contextlib
 import mmap
 import os
 import signal
 import socket
-import sys
 import tempfile
 import time
 from array import array

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -246,23 +246,34 @@ def start_sidecar(config: Path, log: Path) -> Iterator[str]:
     """Start a sidecar on a free port of loopback; yield its URL. Raises HeadstartError."""
     # -P: no module of the folder that the tool works in takes the place of one of ours.
     words = [sys.executable, "-P", "-m", "headstart", "serve", "--config", str(config.resolve())]
-    with log.open("w") as out:
+    with log.open("wb") as out:
         running = subprocess.Popen(  # noqa: S603 - our own command
             [*words, "--host", "127.0.0.1", "--port", "0", "--workers", "1"],
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C in the terminal must not reach the sidecar
+            # A Ctrl-C in the terminal must not reach the sidecar.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
     try:
         yield anyio.run(_address, running, log)
     finally:
-        running.terminate()
+        _end(running)
         try:
             running.wait(STOP_S)
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
+
+
+def _end(running: subprocess.Popen[bytes]) -> None:
+    """Ask a sidecar to end. Windows has no SIGTERM: ``terminate`` kills."""
+    if sys.platform == "win32":
+        with suppress(OSError, SystemError):  # without a console; the sidecar is killed later
+            running.send_signal(signal.CTRL_BREAK_EVENT)
+    else:
+        running.terminate()
 
 
 async def _address(running: subprocess.Popen[bytes], log: Path) -> str:

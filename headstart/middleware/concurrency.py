@@ -1,8 +1,11 @@
-"""Limits on concurrent calls, and the owner of all background tasks."""
+"""Limits on concurrent calls, the owner of all background tasks, and files of several processes."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import time
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +15,7 @@ from headstart.observe import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
 
 
 class ConcurrencyLimit:
@@ -170,3 +174,52 @@ class Supervisor:
         """Wait until no task is left."""
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
+
+
+_LOCKED_AT = 2**31 - 2
+"""Windows lets no other process read a byte that is locked. This one lies behind the lines of any
+usual file, and is the last that its lock can have."""
+
+
+def lock_file(file: int, *, wait: bool) -> None:
+    """Keep other processes that lock the file out, until it is closed.
+
+    Raises OSError if another process has the lock and we do not ``wait``, or if the file system has
+    no locks.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        before = os.lseek(file, 0, os.SEEK_CUR)
+        os.lseek(file, _LOCKED_AT, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(file, before, os.SEEK_SET)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+BUSY_S, BUSY_AGAIN_S = 2.0, 0.01
+"""Longest wait for a file that somebody reads, and the wait between two tries."""
+
+
+def replace_file(part: Path, place: Path) -> None:
+    """Put ``part`` in the place of a file, as a whole. Raises OSError.
+
+    Windows refuses that while somebody has the file open, so this waits for a moment.
+    """
+    if sys.platform == "win32":
+        until = time.monotonic() + BUSY_S
+        while True:
+            try:
+                part.replace(place)
+                break
+            except PermissionError:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(BUSY_AGAIN_S)
+    else:
+        part.replace(place)

@@ -24,6 +24,7 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.embeddings.stores.records import DeletionClock
 from headstart.errors import ConfigError, RequestError
+from headstart.middleware.concurrency import lock_file
 from headstart.middleware.endpoints import MatchedEndpoint
 from headstart.observe import Observer, StageFailed, logger
 from headstart.reply import Transcript, storable
@@ -147,13 +148,18 @@ class Recorder:
 
     def _open(self) -> int:
         name = f"{self._path.stem}-{self._today()}{self._path.suffix}"
-        return os.open(self._path.with_name(name), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        if sys.platform == "win32":
+            flags |= os.O_BINARY  # lines end with \n on each system
+        return os.open(self._path.with_name(name), flags, 0o600)
 
     def _write(self, waiting: Sequence[_RecordLine]) -> None:
         # The file is opened for each batch: the day may have changed, or the file was moved.
         file = self._open()
         try:
-            _lock(file)
+            # A line that another process is about to write would look as if it had been cut off.
+            with contextlib.suppress(OSError):  # not all file systems have locks
+                lock_file(file, wait=True)
             if _ends_inside_a_line(file):
                 os.write(file, b"\n")
             for answered in waiting:
@@ -203,18 +209,6 @@ class _RecordLine(NamedTuple):
             "response": msgspec.Raw(response),
         }
         return msgspec.json.encode(document) + b"\n"
-
-
-def _lock(file: int) -> None:
-    """Wait until no other process writes to a file, and keep others out until it is closed.
-
-    A line that another process is about to write would look as if it had been cut off.
-    """
-    if sys.platform != "win32":
-        import fcntl
-
-        with contextlib.suppress(OSError):  # not all file systems have locks
-            fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _ends_inside_a_line(file: int) -> bool:

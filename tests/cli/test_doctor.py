@@ -261,7 +261,7 @@ def test_files_that_others_may_read_are_warnings(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = place / "headstart.toml"
-    config.write_text('[server]\nclient_keys = ["a-long-random-key-of-a-caller"]\n')
+    config.write_text('[server]\nclient_keys = ["a-long-random-key-of-a-caller"]\n', "utf-8-sig")
     config.chmod(0o644)
     _, findings = examined(capsys, "--config", str(config))
     assert about(findings, "files") == [

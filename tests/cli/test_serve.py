@@ -381,6 +381,21 @@ def test_room_for_connections_leaves_half_of_the_descriptors() -> None:
     assert room is None or 0 < room <= limit // 2
 
 
+def test_a_mac_that_allows_fewer_descriptors_than_it_says_gives_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = [(256, resource.RLIM_INFINITY)]
+
+    def set_limit(_: int, wanted: tuple[int, int]) -> None:
+        if wanted[0] > 20_000:
+            raise ValueError("current limit exceeds maximum limit")
+        limits.append(wanted)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    assert room_for_connections() == 5_120
+
+
 @pytest.mark.parametrize(
     ("server", "expected"),
     [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from base64 import b64decode
 from binascii import Error as BadBase64
 from hashlib import sha256
@@ -90,9 +91,11 @@ def cipher_of(cache: CacheSettings, environ: Mapping[str, str]) -> Cipher | None
 def _output(command: str) -> str:
     """Run the command, and return the keys that it prints, one a line. Raises ConfigError."""
     setting = "cache.encryption_key_command"
+    # Windows splits the line itself; shlex would drop the backslashes of its paths.
+    words = command if sys.platform == "win32" else shlex.split(command)
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own command, without a shell
-            shlex.split(command), capture_output=True, check=False, text=True, timeout=COMMAND_S
+            words, capture_output=True, check=False, text=True, timeout=COMMAND_S
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{setting}: it cannot be run: {type(error).__name__}") from None

@@ -525,5 +525,5 @@ def _install_mb() -> float:
     """Return the size of the packages in this environment."""
     folder = Path(sysconfig.get_paths()["purelib"])
     if sys.prefix == sys.base_prefix:
-        folder = Path(__file__).parents[1]
+        folder = Path(__file__).parents[2]
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20

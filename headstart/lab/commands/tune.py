@@ -286,7 +286,7 @@ def _write_static(path: Path, found: Tuning) -> Static:
             "this log: give more of it, or a larger --max-error"
         )
     values = {"match": '"static"', "threshold": f"{found.static.threshold:.2f}"}
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     write_file(path, set_keys(text, "cache", values, remove=("guards",)).encode(), "--write")
     return found.static
 

@@ -192,7 +192,7 @@ class _WatchState:
 
     async def _alarm(self, alarm: DriftAlarm) -> None:
         path = self._options.path
-        text = "" if path is None else await anyio.Path(path).read_text(encoding="utf-8")
+        text = "" if path is None else await anyio.Path(path).read_text(encoding="utf-8-sig")
         recent = [s for subject in self._subjects for s in self._recent(subject)]
         proposed = propose(text, alarm.upstream, self._subjects, recent)
         diff = "" if proposed is None else _diff(text, proposed, path)

@@ -8,12 +8,12 @@ JSON document with its data beside it. Only this user of the system may read the
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import mmap
 import os
 import re
 import secrets
+import sys
 from email.message import Message
 from hashlib import sha256
 from stat import S_ISREG
@@ -24,6 +24,7 @@ import msgspec
 from headstart.dialects.registry import RELAYED_PREFIXES
 from headstart.errors import ConfigError, HeadstartError, InvalidRequest
 from headstart.middleware.batches.documents import MapOptions, MapStep, check_request, read_document
+from headstart.middleware.concurrency import lock_file, replace_file
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ class BatchJournal:
 
     def _lock(self) -> None:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(self._file.fileno(), wait=False)
         except OSError as error:
             raise ConfigError(
                 f"another process works on this batch: it holds {self.path}"
@@ -340,7 +341,7 @@ class BatchJournal:
                 count += 1
             file.flush()
             os.fsync(file.fileno())
-        part.replace(output)
+        replace_file(part, output)
         return count
 
     def _rows(self, succeeded: bool | None) -> Iterator[bytes]:  # noqa: FBT001
@@ -358,6 +359,8 @@ class BatchJournal:
 
     def close(self, *, delete: bool = False) -> None:
         """Close the file, and delete it if it is not needed any more."""
+        if sys.platform == "win32":
+            self._file.close()  # an open file cannot be deleted there
         if delete:
             self.path.unlink()
         self._file.close()
@@ -505,7 +508,7 @@ class BatchFolder:
         part = place.with_suffix(".new")
         part.touch(0o600)
         part.write_bytes(msgspec.json.encode(document))
-        part.replace(place)
+        replace_file(part, place)
 
     def find(self, owner: str, id: str, kind: type[Kept]) -> Kept | None:
         """Return the document of an id, if the caller has it."""

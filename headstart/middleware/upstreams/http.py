@@ -9,6 +9,7 @@ import asyncio
 import io
 import re
 import select
+import sys
 import time
 from contextvars import ContextVar
 from functools import partial
@@ -185,11 +186,18 @@ class _WatchedConnection(ResponseHandler):
 
 def _news_of(descriptor: int) -> Callable[[], bool]:
     """Return a function that tells whether a socket has something to read, or its end."""
-    if hasattr(select, "poll"):
+    if sys.platform == "win32":
+
+        def has_news() -> bool:
+            return bool(select.select([descriptor], [], [], 0)[0])
+    else:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        return lambda: bool(poll.poll(0))
-    return lambda: bool(select.select([descriptor], [], [], 0)[0])
+
+        def has_news() -> bool:
+            return bool(poll.poll(0))
+
+    return has_news
 
 
 CROSSED_S = 1.0
@@ -208,8 +216,9 @@ class _SilentPool(aiohttp.TCPConnector):
         super().__init__(limit=0, keepalive_timeout=KEPT_S, ssl=ssl, resolver=resolver())
         watched: type[ResponseHandler] = _WatchedConnection
         self._factory = partial(watched, loop=self._loop)
-        self._stale_until = 0.0
-        """Connections that are idle since an earlier time are not used again."""
+        self._stale_until = -1.0
+        """Connections that are idle since this time or an earlier one are not used again. The clock
+        of Windows steps by 16 ms."""
 
     def drop_idle(self) -> None:
         """Use none of the connections again that are idle now.
@@ -231,7 +240,7 @@ class _SilentPool(aiohttp.TCPConnector):
             protocol = connection.protocol
             if (
                 isinstance(protocol, _WatchedConnection)
-                and protocol.idle_since >= self._stale_until
+                and protocol.idle_since > self._stale_until
                 and protocol.is_silent()
             ):
                 protocol.idle = False

@@ -8,13 +8,16 @@ single one would. Learned speeds are not in this memory: each worker sends them 
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32", "Windows runs one worker"
+
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import struct
-import sys
 import time
 from hashlib import blake2b
 from operator import attrgetter
@@ -135,11 +138,9 @@ class SharedLock:
         if self._depth:
             return
         self.hold = 0
-        if not self.taken:
-            return
-        if self._mutexes is not None:
+        if self.taken and self._mutexes is not None:
             self._mutexes.unlock(self._place)
-        else:
+        elif self.taken:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._at)
 
     @property
