@@ -428,13 +428,23 @@ class EventStream:
     def finish(self) -> tuple[bytes, list[tuple[bytes, tuple[StreamEvent, ...]]]]:
         """Return the bytes after the last whole frame, and the frames that the end completes.
 
-        A carriage return waits for the next byte, because a line feed would belong to it. Raises
+        A carriage return waits for the next byte, because a line feed would belong to it. The
+        specification discards a last frame without a blank line. Some servers end so with an error
+        or ``[DONE]``, so a frame that can be read counts, and gets its end. Raises
         UpstreamProtocolError.
         """
         rest = self._frames.rest()
-        if self.ended or not self._has_lines or not rest.endswith(b"\r"):
+        if self.ended or not self._has_lines or not rest:
             return rest, []
-        return rest, [*self.feed(b":")]  # ":" begins a comment, which ends the wait for a line feed
+        if rest.endswith(b"\r"):
+            return rest, [*self.feed(b":")]  # ":" begins a comment: no line feed follows
+        events = self._decoder.feed(_parse(rest))
+        if not events or any(type(each) is ErrorReported and each.is_ours for each in events):
+            return rest, []
+        if self._ends_with(events):
+            return b"", []
+        whole = rest.rstrip(b"\n") + b"\n\n"
+        return whole, [(whole, events)]
 
 
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
