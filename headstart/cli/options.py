@@ -232,7 +232,7 @@ ENDS_S = 3.0
 def end(code: int) -> NoReturn:
     """End this process after a signal.
 
-    A plain exit waits for all threads. One of them may hang in the system, in a look-up of Redis'
+    A plain exit waits for all threads. One of them may hang in the system, in a lookup of Redis'
     address or on a disk that does not answer. So the process ends after ``ENDS_S`` anyway.
     """
     for each in (signal.SIGINT, signal.SIGTERM):

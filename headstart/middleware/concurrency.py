@@ -177,8 +177,8 @@ class Supervisor:
 
 
 _LOCKED_AT = 2**31 - 2
-"""Windows lets no other process read a byte that is locked. This one lies behind the lines of any
-usual file, and is the last that its lock can have."""
+"""The byte that is locked: the last one that a lock of Windows can have. Windows lets no other
+process read a locked byte, and usual files end before this one."""
 
 
 def lock_file(file: int, *, wait: bool) -> None:

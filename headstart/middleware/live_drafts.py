@@ -652,7 +652,7 @@ class LiveDrafts:
     def _note_answer(
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
     ) -> None:
-        """Note the cost of the answer, and what calls of its draft that were not used saved.
+        """Note the cost of the answer, and what the unused calls of its draft saved.
 
         Such a call may have filled the provider's prompt cache.
         """

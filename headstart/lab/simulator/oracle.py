@@ -1,4 +1,4 @@
-"""AnswerKeyRow prompts with their right answers, and traffic that is made of them.
+"""Prompts with their right answers, and traffic that is made of them.
 
 ``AnswerKey`` has the right answers to a labelled stream: made-up facts of each class, in varying
 words.

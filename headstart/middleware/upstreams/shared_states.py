@@ -102,8 +102,8 @@ _mutexes = RobustMutexes.of_system() if sys.platform == "linux" else None
 class SharedLock:
     """A lock that processes share, in ``LOCK_BYTES`` of an open file from ``at`` on, zero at first.
 
-    The process that has it may take it again. The time until it has released it as often as it took
-    it is a hold. If the process dies, the system releases the lock. If the process is stopped, the
+    The process that has it may take it again. It must release it as often; until then, it has one
+    *hold*. If the process dies, the system releases the lock. If the process is stopped, the
     others wait for a short time and go on without the lock (``taken`` is then False). Without
     ``mutexes`` it is the system's lock on the file.
     """
