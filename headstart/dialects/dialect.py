@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from headstart.dialects.requests import reasoning_mark
 from headstart.types import (
@@ -25,6 +26,7 @@ from headstart.types import (
     Frozen,
     LogprobsDelta,
     ReasoningDelta,
+    RefusalDelta,
     Started,
     TextDelta,
     ToolCallDelta,
@@ -581,6 +583,8 @@ class JSONDecoder:
     """The events of ``[DONE]``, which providers also send in APIs that do not have it."""
     _half: bytes = b""
     """The escape of the first half of a character, which waits for the second half."""
+    _unpaired: tuple[StreamEvent, ...] = ()
+    """The event in place of that half if the second half does not come."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
         """Return the events of a frame; none for comments and keep-alives."""
@@ -605,23 +609,44 @@ class JSONDecoder:
 
         A provider that cuts its text by UTF-16 units splits an emoji over two events. Client
         libraries join the halves; here the second event gets both. A half without the other
-        becomes U+FFFD. Raises MalformedAnswerError.
+        becomes U+FFFD, in its own choice and part. Raises MalformedAnswerError.
         """
         waiting, self._half = self._half, b""
+        unpaired, half = self._unpaired, b""
 
         def joined(found: re.Match[bytes]) -> bytes:
-            nonlocal waiting
-            half = found[0]
+            nonlocal waiting, half
             if not found[1]:
-                return half
-            if half[3:4] in b"89abAB" and data.startswith(b'"', found.end()):
-                self._half = half
-                return b""
+                return found[0]
+            if found[0][3:4] in b"89abAB":
+                half = found[0] if data.startswith(b'"', found.end()) else half
+                return b"\\ufffd"
+            if not waiting or not data.startswith(b'"', found.start() - 1):
+                return b"\\ufffd"
             first, waiting = waiting, b""
-            return first + half if first and half[3:4] not in b"89abAB" else b"\\ufffd"
+            return first + found[0]
 
         events = self.read(decode_event(_ESCAPES.sub(joined, data)), name)
-        return (TextDelta(text="\ufffd"), *events) if waiting else events
+        if half:
+            events = self._held_back(events, half)
+        return (*unpaired, *events) if waiting else events
+
+    def _held_back(self, events: tuple[StreamEvent, ...], half: bytes) -> tuple[StreamEvent, ...]:
+        """Return the events without the U+FFFD of a half that the next event may complete."""
+        for place, event in enumerate(events):
+            held = short = event
+            if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta) and event.text.endswith(
+                "\ufffd"
+            ):
+                held = replace(event, text="\ufffd")
+                short = replace(event, text=event.text[:-1])
+            elif isinstance(event, ToolCallDelta) and event.arguments.endswith("\ufffd"):
+                held = ToolCallDelta(index=event.index, choice=event.choice, arguments="\ufffd")
+                short = replace(event, arguments=event.arguments[:-1])
+            if short is not event:
+                self._half, self._unpaired = half, (held,)
+                return (*events[:place], short, *events[place + 1 :])
+        return events
 
     def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
         """Return the events of an object. ``name`` is the frame's own name for it.

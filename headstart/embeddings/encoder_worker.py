@@ -8,6 +8,7 @@ import contextlib
 import heapq
 import itertools
 import os
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -68,12 +69,11 @@ def _core_limits(root: Path) -> Iterator[int]:
     In a container, a path may be the host's. Then only the mounted group exists here.
     """
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        text = (root / "proc/self/cgroup").read_text("utf-8", "surrogateescape")
     except OSError:  # not Linux, or no /proc
         return
     mounted = root / "sys/fs/cgroup"
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
+    for _, controllers, path in re.findall(r"^(\d+):(.*?):(.*)$", text, re.MULTILINE):
         if controllers == "":
             folder, files = mounted, ["cpu.max"]
         elif "cpu" in controllers.split(","):  # version 1
@@ -85,7 +85,7 @@ def _core_limits(root: Path) -> Iterator[int]:
             if each.is_relative_to(folder):
                 with contextlib.suppress(OSError, ValueError):  # none, or the word "max"
                     quota, period = " ".join((each / name).read_text() for name in files).split()
-                    if int(quota) > 0:
+                    if int(quota) > 0 and int(period) > 0:
                         yield int(quota) // int(period)
 
 

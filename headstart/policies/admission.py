@@ -114,9 +114,9 @@ class Admission:
             if reason is not None:
                 return reason
         limit = request.max_tokens
-        if limit is None or form.keeps_cut_answers or tokens < limit * request.choices:
+        if limit is None or limit < 0 or form.keeps_cut_answers:
             return None
-        return _CUT
+        return None if tokens < limit * request.choices else _CUT
 
     def refuse_serve(
         self, request: ChatRequest, entry: Entry, tools: Sequence[str] = ()
@@ -137,9 +137,10 @@ class Admission:
             return _CALLS
         if request.logprobs and not FORMS[request.dialect].has_logprobs(answer, request.document):
             return "too-few-logprobs"
-        if request.max_tokens is None:
+        limit = request.max_tokens
+        if limit is None or limit < 0:  # some servers take -1 for no limit
             return None
-        return _refuse_length(request.max_tokens, entry.origin.completion_tokens)
+        return _refuse_length(limit, entry.origin.completion_tokens)
 
 
 NEVER_STORED = "never-stored"

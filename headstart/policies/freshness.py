@@ -300,7 +300,7 @@ OF_CACHES = frozenset((
     b"x-litellm-cache-hit", b"x-portkey-cache-status",
 ))  # fmt: skip
 """Headers in which caches of HTTP (RFC 9211) and of LLM gateways tell where an answer came from."""
-_HIT = re.compile(rb"\b(?:hit|true)\b", re.IGNORECASE)
+_HIT = re.compile(rb"(?:\b|_)(?:hit|true)\b", re.IGNORECASE)
 
 
 def is_from_cache(headers: Headers) -> bool:

@@ -557,6 +557,9 @@ POD = "/kubepods.slice/pod7.slice/cri-1f.scope"
         ),
         (DOCKER_1, {}, 8),
         ("0::/\n", {"cpu.max": "garbled"}, 8),
+        ("0::/\n", {"cpu.max": "50000 0\n"}, 8),
+        ("garbled\n\n0::/\n", {"cpu.max": "300000 100000\n"}, 3),
+        ("0::/gr\udcfc\udcdf\n", {"cpu.max": "300000 100000\n"}, 3),
         (None, {}, 8),
     ],
 )
@@ -577,5 +580,5 @@ def _cores(root: Path, groups: str | None, files: dict[str, str]) -> int:
         files["proc/self/cgroup"] = groups
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+        (root / name).write_text(text, "utf-8", "surrogateescape")
     return available_cores(root)

@@ -11,7 +11,7 @@ import pytest
 
 from headstart.dialects.dialect import MalformedAnswerError, decode_document, decode_event
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.types import TextDelta
+from headstart.types import ReasoningDelta, StreamEvent, TextDelta, ToolCallDelta
 from support.events import decoded
 from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
 
@@ -62,6 +62,7 @@ PIECES = {
     "no first half": ([rb"Hi ", rb"\ude00 there"], "Hi \ufffd there", False),
     "two first halves": ([rb"\ud83d", rb"\ud83d", rb"\ude00"], "\ufffd\U0001f600", False),
     "in the middle": ([rb"Hi \ud83d there", rb"\ude00"], "Hi \ufffd there\ufffd", False),
+    "too late": ([rb"Hi \ud83d", rb"there \ude00"], "Hi \ufffdthere \ufffd", False),
     "at the end": ([rb"Hi \ud83d"], "Hi \ufffd", False),
 }
 
@@ -71,6 +72,29 @@ def test_halves_in_two_events_are_joined(name: str) -> None:
     pieces, text, _ = PIECES[name]
     events = decoded(OPENAI_CHAT, b"".join([*(CHUNK % piece for piece in pieces), END]))
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == text
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        ('{"index":1,"delta":{"content":"%s"}}', [TextDelta(text="\ufffd", choice=1)]),
+        (
+            '{"index":1,"delta":{"reasoning":"%s"}}',
+            [ReasoningDelta(text="\ufffd", choice=1, field="reasoning")],
+        ),
+        (
+            '{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"%s"}}]}}',
+            [ToolCallDelta(index=0, arguments="\ufffd")],
+        ),
+    ],
+)
+def test_half_without_the_other_stays_in_its_choice_and_part(
+    choice: str, told: list[StreamEvent]
+) -> None:
+    chunk = b'data: {"choices":[%b]}\n\n' % choice.encode()
+    other = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
+    events = decoded(OPENAI_CHAT, chunk % b"a" + chunk % rb"b\ud83d" + other + END)
+    assert [event for event in events if "\ufffd" in str(event)] == told
 
 
 @pytest.mark.anyio

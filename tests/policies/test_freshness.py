@@ -137,6 +137,8 @@ def test_without_bounds_an_answer_lives_for_ever() -> None:
         (b"cf-aig-cache-status", b"MISS", False),
         (b"x-portkey-cache-status", b"SEMANTIC HIT", True),
         (b"x-portkey-cache-status", b"DISABLED", False),
+        (b"x-cache", b"TCP_HIT from edge.example", True),
+        (b"x-cache", b"TCP_MISS from edge.example", False),
         (b"helicone-cache", b"HIT", True),
         (b"x-litellm-cache-key", b"0f3a", True),
         (b"x-litellm-cache-hit", b"True", True),
