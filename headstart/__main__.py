@@ -16,6 +16,13 @@ FIRST_PROCESS = os.getpid() == 1
 """In a container. Such a process ignores a signal for which it has no handler."""
 
 
+def _handle(number: int, handler: Any) -> None:
+    try:
+        signal.signal(number, handler)
+    except ValueError:  # another thread than the first sets no handlers
+        return
+
+
 class Loading:
     """Lets Ctrl-C end the process at once, without a traceback, while libraries load.
 
@@ -24,22 +31,16 @@ class Loading:
 
     def __enter__(self) -> None:
         self._usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        self._handle(_end_at_once if FIRST_PROCESS else signal.SIG_DFL)
+        if self._usual:
+            _handle(signal.SIGINT, _end_at_once if FIRST_PROCESS else signal.SIG_DFL)
 
     def __exit__(self, *_: object) -> None:
-        self._handle(signal.default_int_handler)
-
-    def _handle(self, handler: Any) -> None:
-        if not self._usual:
-            return
-        try:
-            signal.signal(signal.SIGINT, handler)
-        except ValueError:  # another thread than the first sets no handlers
-            return
+        if self._usual:
+            _handle(signal.SIGINT, signal.default_int_handler)
 
 
 if FIRST_PROCESS and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-    signal.signal(signal.SIGTERM, _end_at_once)  # until the server has handlers of its own
+    _handle(signal.SIGTERM, _end_at_once)  # until the server has handlers of its own
 with Loading():
     import errno
     import io

@@ -113,11 +113,12 @@ def _name_problems(
 
 def _inner_setting(kinds: Mapping[str, object], name: str) -> str | None:
     """Return the setting of this name, or of its singular, in a table of these settings."""
-    tables = {table: table_type(kind) for table, kind in kinds.items()}
-    for table, struct in tables.items():
-        known = () if struct is None else struct.__struct_fields__
+    for table, kind in kinds.items():
+        struct = table_type(kind)
+        if struct is None or get_origin(kind) is dict:
+            continue
         for each in (name, name.removesuffix("s")):
-            if each in known and get_origin(kinds[table]) is not dict:
+            if each in struct.__struct_fields__:
                 return f"{table}.{each}"
     return None
 
