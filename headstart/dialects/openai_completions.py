@@ -28,6 +28,7 @@ from headstart.dialects.request_form import RequestForm
 from headstart.dialects.requests import (
     check_types,
     decode_object,
+    first_limit,
     read_field,
     read_model,
     repeats_keys,
@@ -76,9 +77,8 @@ class CompletionsForm(RequestForm):
         """Return the limit, which is keyed, and the number of answers, also unreturned ones."""
         document = request.document
         written = _count_prompts(document.get("prompt")) * (document.get("best_of") or 1)
-        limit = read_field(document, "max_tokens", int)
-        unlimited = limit is None or limit < 0
-        return None if unlimited else limit, max(request.choices, written)
+        limit = first_limit([read_field(document, "max_tokens", int)])
+        return limit, max(request.choices, written)
 
     def opening(self, document: dict[str, Any]) -> list[Any]:
         """Return the beginning of the prompt, by which providers look into their prefix cache."""

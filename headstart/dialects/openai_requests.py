@@ -34,6 +34,7 @@ from headstart.dialects.requests import (
     edit_fields,
     effort_of,
     filled,
+    first_limit,
     kept_stops,
     last_user_text,
     name_results,
@@ -173,7 +174,6 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     The legacy ``functions`` and ``function_call`` become tools, ``function`` messages results.
     """
     fields = Fields(request.document)
-    wanted = (fields.integer("max_completion_tokens"), fields.integer("max_tokens"))
     tools = (*_tools(fields), *(each.tool({}) for each in fields.objects("functions")))
     choice = _read_tool_choice(fields) or _function_choice(fields)
     logprobs, top_logprobs = _logprobs(fields)
@@ -185,7 +185,7 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
         messages=read_messages(fields),
         stream=bool(fields.boolean("stream")),
         include_usage=include_usage,
-        max_tokens=next((limit for limit in wanted if limit is not None), None),
+        max_tokens=fields.limit("max_completion_tokens", "max_tokens"),
         temperature=fields.number("temperature"),
         top_p=fields.number("top_p"),
         top_k=fields.integer("top_k"),
@@ -305,9 +305,7 @@ def parse_request(body: bytes) -> ChatRequest:
     query = last_user_text(read_message_list(document))
     check_types(document, _TYPES)
     repeats = repeats_keys(body, document)
-    limit = document.get("max_completion_tokens")
-    if limit is None:
-        limit = read_field(document, "max_tokens", int)
+    limits = document.get("max_completion_tokens"), read_field(document, "max_tokens", int)
     choices = document.get("n")
     if choices is not None and choices < 1:
         raise InvalidRequest("n: must be at least 1")
@@ -321,7 +319,7 @@ def parse_request(body: bytes) -> ChatRequest:
         document=document,
         query=query,
         include_usage=_includes_usage(document),
-        max_tokens=limit,
+        max_tokens=first_limit(limits),
         choices=choices or 1,
         logprobs=bool(logprobs),
         user=named_user(document),

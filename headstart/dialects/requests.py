@@ -133,6 +133,15 @@ def read_field(document: dict[str, Any], field: str, kind: type[T]) -> T | None:
     raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[kind]}")
 
 
+def first_limit(limits: Iterable[int | None]) -> int | None:
+    """Return the first limit of an answer's tokens that is set; None: the answer has no limit.
+
+    Some servers, such as llama.cpp's, take a negative number for no limit.
+    """
+    limit = next((each for each in limits if each is not None), None)
+    return None if limit is None or limit < 0 else limit
+
+
 def last_user_text(messages: list[dict[str, Any]]) -> str | None:
     """Return the text of the last message if it is the user's and text alone, else None.
 
@@ -233,6 +242,10 @@ class Fields:
 
     def integer(self, name: str) -> int | None:
         return self._typed(name, "an integer", int)
+
+    def limit(self, *names: str) -> int | None:
+        """Return the first limit of these fields (see ``first_limit``), and take all of them."""
+        return first_limit([self.integer(name) for name in names])
 
     def number(self, name: str) -> float | None:
         return self._typed(name, "a number", int, float)

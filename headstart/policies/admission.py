@@ -114,7 +114,7 @@ class Admission:
             if reason is not None:
                 return reason
         limit = request.max_tokens
-        if limit is None or limit < 0 or form.keeps_cut_answers:
+        if limit is None or form.keeps_cut_answers:
             return None
         return None if tokens < limit * request.choices else _CUT
 
@@ -138,7 +138,7 @@ class Admission:
         if request.logprobs and not FORMS[request.dialect].has_logprobs(answer, request.document):
             return "too-few-logprobs"
         limit = request.max_tokens
-        if limit is None or limit < 0:  # some servers take -1 for no limit
+        if limit is None:
             return None
         return _refuse_length(limit, entry.origin.completion_tokens)
 

@@ -83,6 +83,12 @@ def test_fields_are_read() -> None:
     assert (request.user, request.query, request.duplicate_keys) == ("u", "Hello", False)
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_negative_limit_is_none(name: str) -> None:
+    """Servers such as llama.cpp's and LM Studio take -1 for no limit."""
+    assert DIALECT.parse_request(body(**{name: -1})).max_tokens is None
+
+
 def test_a_field_that_is_null_counts_as_absent() -> None:
     nulls = dict.fromkeys(("stream", "stream_options", "n", "max_tokens", "logprobs", "user"))
     assert DIALECT.parse_request(body(**nulls)).choices == 1

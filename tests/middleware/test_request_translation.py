@@ -337,6 +337,7 @@ def test_forced_tool_leaves_the_effort_but_no_thinking() -> None:
 LIMITS = [
     ({"max_tokens": 7}, Quirks(), 7),
     ({"max_completion_tokens": 8, "max_tokens": 7}, Quirks(), 8),
+    ({"max_tokens": -1}, Quirks(), 4096),  # for llama.cpp this is no limit
     ({}, Quirks(default_max_tokens=99), 99),
     ({}, Quirks(), 4096),
 ]

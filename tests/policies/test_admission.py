@@ -269,7 +269,6 @@ def test_json_must_keep_the_requested_format(
     ("limit", "tokens", "reason"),
     [
         (None, 12, None),
-        (-1, 12, None),
         (12, 12, None),
         (500, 12, None),
         (11, 12, "longer-than-limit"),
@@ -287,7 +286,6 @@ def test_an_answer_serves_every_limit_it_fits(
     ("limit", "tokens", "choices", "reason"),
     [
         (None, 12, 1, None),
-        (-1, 12, 1, None),
         (13, 12, 1, None),
         (12, 12, 1, "length"),
         (8, 12, 1, "length"),

@@ -422,7 +422,7 @@ def expected_tokens(call: Call, measures: Measures) -> float:
 def most_tokens(call: Call) -> int | None:
     """Return a call's limit, bounded because callers may send any number."""
     max_tokens = None if call.request is None else call.request.max_tokens
-    return None if max_tokens is None else min(max(0, max_tokens), MOST_TOKENS)
+    return None if max_tokens is None else min(max_tokens, MOST_TOKENS)
 
 
 _NAMED = re.compile(r"^upstream \S+ ")
