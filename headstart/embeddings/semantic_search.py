@@ -155,15 +155,10 @@ class SemanticSearch(Generic[P]):
         if not waiting or own is None:
             return [*(waiting or ())]
         row = np.frombuffer(own, "<f2").astype(np.float32)
-        rows = np.concatenate([row if each is None else each for each in waiting.values()])
-        # No product of matrices: its threads would spin for so little work.
-        similarities = np.einsum("ij,j->i", rows.reshape(-1, len(row)), row)
-        if similarities.max() < query.gate:
-            return []
         return [
             arrival
-            for (arrival, sketch), similarity in zip(waiting.items(), similarities, strict=True)
-            if sketch is None or similarity >= query.gate
+            for arrival, sketch in waiting.items()
+            if sketch is None or row.dot(sketch) >= query.gate
         ]
 
     async def _search(self, query: SemanticQuery) -> Lookup:
