@@ -253,6 +253,10 @@ class Observers:
         """Notify ``observer`` too, from now on."""
         self._observers += (observer,)
 
+    def for_engine(self) -> Self:
+        """Return observers that notify these, too. An engine adds its own, and they end with it."""
+        return type(self)([self])
+
     def notify(self, observation: Observation) -> None:
         """Notify all observers, in the order in which they were added."""
         for observer in self._observers:

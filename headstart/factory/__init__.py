@@ -141,6 +141,7 @@ async def start_engine(
     that all processes share has its own. ``make_upstream`` takes the place of ``HTTPUpstream``.
     Raises ConfigError, and closes all parts that were opened by then.
     """
+    observers = observers.for_engine()
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
         stack.push_async_callback(supervisor.aclose)
