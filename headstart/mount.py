@@ -134,8 +134,9 @@ def gateway(
     """Return an ASGI app with the provider routes, to mount in yours: ``app.mount("/llm", …)``.
 
     The arguments are those of ``HeadstartMiddleware``; the settings need at least one
-    ``[[upstream]]``. It starts with its first request; call ``aclose()`` in your lifespan to write
-    what waits and to stop it. Raises ConfigError, also with the first request.
+    ``[[upstream]]``. It starts with its first request, and stops with its event loop; call
+    ``aclose()`` in your lifespan to stop it earlier. Raises ConfigError, also with the first
+    request.
     """
     resolved = resolve_settings(settings, cache)
     return build_gateway(

@@ -8,7 +8,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headstart.config.checks import has_no_list
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
+    from headstart.embeddings.stores.memory import MemoryStore
     from headstart.factory.upstreams import OpenedUpstream
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.learning.hit_decisions import HitDecider
@@ -133,19 +134,21 @@ async def start_engine(
     states: UpstreamStates | None = None,
     exchange: Callable[[Store], CallExchange] | None = None,
     make_upstream: Callable[..., HTTPUpstream] | None = None,
+    memory: MemoryStore | None = None,
 ) -> StartedEngine:
     """Open store, encoder, index and upstreams, and return a running engine.
 
     ``origins`` are the rules for requests of web pages. ``states`` are the states of the upstreams,
     if they outlive the engine. ``exchange`` reaches the other processes of the machine; a store
     that all processes share has its own. ``make_upstream`` takes the place of ``HTTPUpstream``.
-    Raises ConfigError, and closes all parts that were opened by then.
+    ``memory`` is the store of an engine whose event loop has ended: it lives as long as the
+    process. Raises ConfigError, and closes all parts that were opened by then.
     """
     observers = observers.for_engine()
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
         stack.push_async_callback(supervisor.aclose)
-        store = make_store(settings.cache, observers)
+        store = make_store(settings.cache, observers, memory)
         build = BuildContext(settings, store, observers, supervisor, stack)
         encoder = await open_encoder(build)
         domains = make_domains(build)
@@ -166,7 +169,8 @@ async def start_engine(
         )
         if on_start is not None:
             on_start(parts)
-        return StartedEngine(engine, stack.pop_all().aclose, tracing, *services)
+        memory = cast("MemoryStore", store) if settings.cache.store == "memory:" else None
+        return StartedEngine(engine, stack.pop_all().aclose, tracing, *services, memory=memory)
     # For type checkers, which think that the stack may swallow an error.
     raise AssertionError("unreachable")
 

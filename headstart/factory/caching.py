@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.embeddings.sketch import Sketcher
+    from headstart.embeddings.stores.memory import MemoryStore
     from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Encoder, MatchPolicy, Store
     from headstart.middleware.learning.domains import Domains
@@ -42,7 +43,13 @@ def store_cipher(cache: CacheSettings) -> StoreCipher | None:
     return cipher_of(cache, os.environ)
 
 
-def make_store(cache: CacheSettings, observers: Observers) -> Store:
+def make_store(
+    cache: CacheSettings, observers: Observers, memory: MemoryStore | None = None
+) -> Store:
+    """Return the store, with these observers. ``memory`` is that of an earlier engine."""
+    if memory is not None:
+        memory.observe(observers)
+        return memory
     from headstart.embeddings.stores.store_urls import open_store
 
     return open_store(

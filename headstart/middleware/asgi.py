@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import anyio
 import msgspec
 
 from headstart.dialects.registry import RELAYED_PREFIXES, SOCKET_PREFIXES
@@ -27,6 +29,7 @@ from headstart.observe import logger
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from headstart.embeddings.stores.memory import MemoryStore
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.live_drafts import LiveDrafts
     from headstart.middleware.pipeline import Engine
@@ -108,12 +111,16 @@ class StartedEngine:
     kept: KeptResponses | None = None
     drafts: LiveDrafts | None = None
     batches: BatchService | None = None
+    memory: MemoryStore | None = None
+    """The store, if it is only in this process's memory."""
 
 
 TRACED = "headstart.tracing"
 """The key in the scope of a traced request; its value traces the request."""
 START_PAUSE_S = 5.0
 """Seconds from a failed start until the next one. Until then no request waits for one."""
+ABANDONED_S = 2.0
+"""Longest time to close an engine whose event loop has ended."""
 
 
 class Gateway:
@@ -121,9 +128,10 @@ class Gateway:
 
     ``start`` opens the store, the encoder and the upstreams. ``relays``: requests and WebSockets
     that match no endpoint go to an upstream, if their paths begin like those of providers. All
-    others go to the wrapped app. ``origins`` has the web pages that may read answers. One instance
-    serves one event loop at a time. If it wraps an app and the store does not answer, the app
-    starts nevertheless. With wrong settings the app does not start.
+    others go to the wrapped app. ``origins`` has the web pages that may read answers. Each event
+    loop has its own engine: a test client may run each request in a new loop. If it wraps an app
+    and the store does not answer, the app starts nevertheless. With wrong settings the app does not
+    start.
     """
 
     def __init__(
@@ -131,7 +139,7 @@ class Gateway:
         app: ASGIApp,
         *,
         endpoints: EndpointTable,
-        start: Callable[[], Awaitable[StartedEngine]],
+        start: Callable[..., Awaitable[StartedEngine]],
         relays: bool = False,
         origins: OriginRules | None = None,
     ) -> None:
@@ -143,8 +151,12 @@ class Gateway:
         self._relays = relays
         self._prefixes = RELAYED_PREFIXES if relays else ()
         self._origins = origins
-        self._started: StartedEngine | None = None
-        self._starting: asyncio.Future[StartedEngine] | None = None
+        self._engines: dict[asyncio.AbstractEventLoop, StartedEngine] = {}
+        self._starting: dict[asyncio.AbstractEventLoop, asyncio.Future[StartedEngine]] = {}
+        self._guards: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        """The tasks that close engines when their loops end."""
+        self._memory: MemoryStore | None = None
+        """The store of an engine whose loop has ended, for the next engine."""
         self._start_paused_until = -math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -238,30 +250,69 @@ class Gateway:
         else:
             await refuse_socket(scope, send, 503, "not_ready", "the gateway cannot start")
 
+    @property
+    def _started(self) -> StartedEngine | None:
+        """The engine of the running event loop, if it has started."""
+        try:
+            return self._engines.get(asyncio.get_running_loop())
+        except RuntimeError:  # trio runs, which has another loop
+            return None
+
     async def running(self) -> StartedEngine:
         """Return the started engine, starting it on first use. Raises HeadstartError."""
-        if self._started is not None:
-            return self._started
-        future, loop = self._starting, _running_loop()
-        if future is not None and future.get_loop() is loop:
+        loop = _running_loop()
+        if (started := self._engines.get(loop)) is not None:
+            return started
+        if (future := self._starting.get(loop)) is not None:
             return await asyncio.shield(future)
-        self._starting = future = loop.create_future()
+        self._starting[loop] = future = loop.create_future()
+        memory = None
         try:
-            started = await self._start()
+            await self._leave_ended_loops()
+            memory, self._memory = self._memory, None
+            started = await self._start(memory=memory)
         except BaseException as error:
-            self._starting = None
+            self._memory = memory
             self._start_paused_until = loop.time() + START_PAUSE_S
             future.set_exception(error)
             future.exception()  # The error is read here, because perhaps nobody waits for it.
             raise
-        self._started, self._starting = started, None
+        finally:
+            del self._starting[loop]
+        self._engines[loop] = started
+        self._guards[loop] = loop.create_task(self._close_with_loop(loop))
+        await asyncio.sleep(0)  # a task that has not begun would not notice its cancellation
         future.set_result(started)
         return started
 
+    async def _close_with_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the engine when its loop ends: ``asyncio.run`` then cancels all tasks."""
+        try:
+            await loop.create_future()
+        finally:
+            self._guards.pop(loop, None)
+            if (started := self._engines.pop(loop, None)) is not None:
+                self._memory = started.memory
+                await started.aclose()
+
+    async def _leave_ended_loops(self) -> None:
+        """Close the engines of loops that were closed while tasks ran.
+
+        Parts that need the old loop fail at once; a thread may hang.
+        """
+        for loop in [loop for loop in self._engines if loop.is_closed()]:
+            left = self._engines.pop(loop)
+            self._guards.pop(loop, None)
+            self._memory = left.memory
+            with anyio.move_on_after(ABANDONED_S), contextlib.suppress(Exception):
+                await left.aclose()
+
     async def aclose(self) -> None:
         """Stop the engine: drain, cancel, flush, close. Safe to call twice."""
-        started, self._started = self._started, None
+        loop = _running_loop()
+        started = self._engines.pop(loop, None)
         if started is not None:
+            self._guards.pop(loop).cancel()
             await started.aclose()
 
     async def _failed_start(self) -> HeadstartError | None:

@@ -160,8 +160,9 @@ class Supervisor:
 
     async def stop(self, task: asyncio.Task[None]) -> None:
         """Cancel a task and wait for its end."""
-        task.cancel()
-        await asyncio.wait((task,))
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
 
     async def aclose(self) -> None:
         """Cancel the remaining tasks and wait for their end. Safe to call twice."""

@@ -452,7 +452,7 @@ async def test_a_store_that_is_away_keeps_no_app_from_starting(free_port: int) -
 async def test_after_a_start_that_failed_no_request_waits_for_the_next_try() -> None:
     tries = 0
 
-    async def start() -> StartedEngine:
+    async def start(**_: object) -> StartedEngine:
         nonlocal tries
         tries += 1
         raise StoreError("away")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
+    from headstart.observe import Observer
 
 
 class MemoryStore(RecordStore):
@@ -57,6 +58,10 @@ class MemoryStore(RecordStore):
         self._documents: Latest[str, bytes] = Latest(DOCUMENTS)
         self._counters: dict[str, tuple[int, float]] = {}
         self._secret = self._new_secret or secrets.token_bytes(32)
+
+    def observe(self, observer: Observer) -> None:
+        """Notify the observers of another engine."""
+        self._observer = observer
 
     async def open(self) -> None:
         """Do nothing: there is nothing to open."""

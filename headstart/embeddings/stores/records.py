@@ -298,6 +298,8 @@ def row_number(cursor: str) -> int:
 
 BATCH_JOBS = 256
 """The largest number of jobs in one batch. The first job waits for the last one."""
+POLL_S = 0.005
+"""Seconds between two looks whether the thread has ended."""
 PAUSE_S = 10.0
 """Seconds in which jobs with a limit fail at once, after a batch has taken longer than a limit."""
 
@@ -327,7 +329,6 @@ class BatchWorker(Generic[Job, Result]):
         self._jobs = queue.SimpleQueue[_Submitted[Job, Result] | None]()
         self._paused_until = 0.0
         self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
         self._closing = False
         # A daemon: a process that ends without aclose() must not hang, and a commit is atomic.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -361,8 +362,12 @@ class BatchWorker(Generic[Job, Result]):
         if not self._closing:
             self._closing = True
             self._jobs.put(None)
-        await asyncio.wait((self._ended,), timeout=longest_s)
-        return self._ended.done()
+        # The loop that submitted the jobs may have ended, so no future of it tells the end.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                while self._thread.is_alive():  # noqa: ASYNC110 - a thread ends
+                    await asyncio.sleep(POLL_S)
+        return not self._thread.is_alive()
 
     def _serve(self) -> None:
         closing = False
@@ -374,7 +379,6 @@ class BatchWorker(Generic[Job, Result]):
                 self._deliver([each.answer for each in batch], outcomes)
         with contextlib.suppress(Exception):
             self._end()
-        self._deliver([self._ended], [None])
 
     def _collect(self) -> tuple[list[_Submitted[Job, Result]], bool]:
         """Wait for a job or a tick; return the jobs that came, and whether they are the last."""

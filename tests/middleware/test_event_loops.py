@@ -1,0 +1,206 @@
+"""An app that is called in several event loops, one after the other or side by side.
+
+Test clients, ``asyncio.run``, asgiref's ``async_to_sync`` and hosts of functions make a new loop
+for each request, or start and stop the app for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from headstart import Endpoint, HeadstartMiddleware, Settings, UpstreamSettings, gateway
+from headstart.settings import CacheSettings, ServerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from headstart.middleware.asgi import Gateway
+
+CHAT = "/v1/chat/completions"
+COMPLETION = json.dumps(
+    {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Rome."},
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
+    }
+).encode()
+
+
+@contextmanager
+def provider() -> Iterator[str]:
+    """Run a provider in threads, and yield its base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(COMPLETION)))
+            self.end_headers()
+            self.wfile.write(COMPLETION)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+
+
+async def ask(app: Any, question: str) -> tuple[int, str]:
+    """Send one chat; return the status and ``Cache-Status``."""
+    body = {"model": "m", "messages": [{"role": "user", "content": question}]}
+    messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+    started: dict[str, Any] = {}
+    ended = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await ended.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            started.update(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": CHAT,
+        "raw_path": CHAT.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"authorization", b"Bearer key")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    await app(scope, receive, send)
+    ended.set()
+    return started["status"], dict(started["headers"]).get(b"cache-status", b"").decode()
+
+
+def gateway_to(url: str, store: str) -> Gateway:
+    settings = Settings(upstream=(UpstreamSettings(base_url=url),))
+    return gateway(settings, store=store, mode="exact-only")
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite:///{}/answers.db"])
+def test_each_request_may_have_its_own_event_loop(store: str, tmp_path: Path) -> None:
+    with provider() as url:
+        app = gateway_to(url, store.format(tmp_path))
+        questions = ("Which city?", "Whose city?", "Which city?", "What city?", "Whose city?")
+        answers = [asyncio.run(ask(app, question)) for question in questions]
+    assert [status for status, _ in answers] == [200] * 5
+    assert ["hit" in cache_status for _, cache_status in answers] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_event_loops_that_run_side_by_side_have_their_own_engines() -> None:
+    with provider() as url:
+        app = gateway_to(url, "memory:")
+        loops = [asyncio.new_event_loop() for _ in range(2)]
+        threads = [threading.Thread(target=loop.run_forever) for loop in loops]
+        for thread in threads:
+            thread.start()
+        try:
+            for hit in (False, True):
+                for loop in loops:
+                    answered = asyncio.run_coroutine_threadsafe(ask(app, "Which city?"), loop)
+                    status, cache_status = answered.result(10)
+                    assert (status, "hit" in cache_status) == (200, hit)
+        finally:
+            for loop, thread in zip(loops, threads, strict=True):
+                asyncio.run_coroutine_threadsafe(app.aclose(), loop).result(10)
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join(10)
+                loop.close()
+
+
+class Recorder:
+    """Counts the observations of requests."""
+
+    requests = 0
+
+    def notify(self, observation: object) -> None:
+        self.requests += type(observation).__name__ == "Served"
+
+
+def host(recorder: Recorder, **settings: Any) -> tuple[FastAPI, list[str]]:
+    """Return an app in the middleware, and the questions that its handler got."""
+    app, asked = FastAPI(), []
+
+    @app.post("/ask")
+    async def handler(body: dict[str, str]) -> dict[str, str]:
+        asked.append(body["question"])
+        return {"answer": "Rome."}
+
+    app.add_middleware(
+        HeadstartMiddleware,
+        Settings(cache=CacheSettings(store="memory:", mode="exact-only"), **settings),
+        endpoints=[Endpoint("/ask", prompt="question")],
+        scope=lambda _: "all",
+        observers=[recorder],
+    )
+    return app, asked
+
+
+def test_a_test_client_works_without_and_then_with_a_lifespan() -> None:
+    recorder = Recorder()
+    app, asked = host(recorder)
+    question = {"question": "Which city?"}
+    client = TestClient(app)
+    assert [client.post("/ask", json=question).status_code for _ in range(3)] == [200] * 3
+    assert len(asked) == 1
+    for _ in range(2):
+        with TestClient(app) as running:
+            assert running.post("/ask", json=question).status_code == 200
+            assert "hit" in running.post("/ask", json=question).headers["cache-status"]
+    assert recorder.requests == 7
+
+
+def test_an_app_that_starts_again_logs_each_request_once(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+    app, _ = host(recorder, server=ServerSettings(access_log="text"))
+    caplog.set_level(logging.INFO)
+    for start in range(3):
+        caplog.clear()
+        with TestClient(app) as running:
+            running.post("/ask", json={"question": f"Question {start}?"})
+        assert len([each for each in caplog.records if each.name == "headstart.access"]) == 1
+        assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert recorder.requests == 3
