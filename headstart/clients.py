@@ -8,6 +8,7 @@ cancellation work as with any server.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import contextlib
@@ -88,6 +89,12 @@ class LocalServer:
     """
 
     def __init__(self, app: ASGIApp) -> None:
+        if _thread.start_new_thread.__module__ != "_thread":
+            raise ConfigError(
+                "gevent or eventlet has replaced the threads of this program, and no event loop "
+                "can run in theirs: start headstart serve, and give its address to the client as "
+                "base_url"
+            )
         self._listening = bind("127.0.0.1", 0)
         self.url = url_of(self._listening)
         config = uvicorn.Config(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import gc
 import subprocess
@@ -174,6 +175,13 @@ def test_a_server_that_ends_with_the_interpreter_is_quiet(monkeypatch: pytest.Mo
 def test_a_client_of_no_known_sdk_is_refused() -> None:
     with pytest.raises(ConfigError, match="not dict"):
         headstart.wrap({})  # type: ignore[type-var]
+
+
+def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gevent and eventlet replace the function that starts threads: an event loop would hang."""
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: None)
+    with pytest.raises(ConfigError, match="start headstart serve"):
+        headstart.wrap(openai.OpenAI(api_key="x"))
 
 
 def test_an_app_that_does_not_start_is_an_error() -> None:
