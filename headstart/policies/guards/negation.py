@@ -3,28 +3,23 @@
 The pairs of opposites come from general English, not from any data set. Opposites that other
 constructions make equal (in/on, to/from, "I was given" and "I received") are left out on purpose.
 
-**Scope and substitution:** the prompts name different owners, kinds or modifiers, or a word was
-exchanged for one of another meaning. Two names in the same sentence have nearly the same sentence
-vector, but their token vectors differ. So the substitution guard needs no list of names and no
-capitals: it compares the contextual vectors of the exchanged words (late interaction, Khattab and
-Zaharia 2020, used as a veto, not as a score).
+**Scope:** the prompts name different owners, kinds or modifiers. Exchanged words are compared by
+their contextual vectors (late interaction, Khattab and Zaharia 2020, used as a veto, not as a
+score).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.facts import DENIALS
-from headstart.policies.guards.word_order import grammar_changed
 from headstart.policies.guards.words import (
     NEGATED_VERBS,
     by_first_word,
-    count_common_start,
     distinct,
     rows_of,
-    sentences_quoted,
     stem,
     stem_classes,
     stem_groups,
@@ -508,88 +503,6 @@ LEAST_MAXSIM = 0.595
 (``docs/how-a-hit-is-decided.md``)."""
 
 
-LEAST_CONTEXT = 10
-"""Fewest words that two prompts must share at both ends, so that the rest is compared alone."""
-LEAST_CONTEXT_SHARE = 0.6
-"""The share of the longer prompt that these words must have."""
-LEAST_TEXT = 25
-"""Fewest words that two prompts must share to be one text with changes. The share is the same."""
-_IDLE = stems_of("""
-    a an the this that these those am is are be do does have has there it s m re ve ll d t
-    please thanks thank hi hello hey ok okay kindly
-""")
-"""Words that change no answer, also in a long text. Was, will and may are not among them."""
-
-
-def words_substituted(a: Parse, b: Parse) -> bool:
-    """Veto when content words were exchanged and their vectors are far apart.
-
-    This applies to a few words, and to all words between a long start and end that both prompts
-    have: there, the similarity of the prompts is that of their context. In a language that the
-    encoder hardly knows, more words are a veto. In a long text with changes, neither the similarity
-    nor the vectors show what a change means, so any change of words or of their order is a veto. So
-    is any change of a quoted sentence or of a text after a colon, and a change of nothing but the
-    tense or one word such as "before" or "while".
-    """
-    if (
-        _text_changed(a, b)
-        or sentences_quoted(a, b)
-        or _given_changed(a, b)
-        or grammar_changed(a, b)
-    ):
-        return True
-    only_a, only_b = a.content - b.content, b.content - a.content
-    if not only_a and not only_b:
-        return False
-    most = max(len(only_a), len(only_b))
-    if most > MOST_EXCHANGED and a.foreign and b.foreign:
-        return True
-    few = bool(only_a and only_b) and most <= MOST_EXCHANGED
-    framed = bool(a.given[0]) and a.given == b.given
-    if few or framed:
-        maxsim = exchanged_maxsim(a, b)
-        if maxsim is None or maxsim < LEAST_MAXSIM:
-            return True
-    return _rests_differ(a, b)
-
-
-def _text_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether the prompts are one long text with changes."""
-    shorter, longer = sorted((len(a.stems), len(b.stems)))
-    least = max(LEAST_TEXT, LEAST_CONTEXT_SHARE * longer)
-    if shorter < least or (Counter(a.stems) & Counter(b.stems)).total() < least:
-        return False
-    code = bool(a.signs and b.signs)  # in code "a" is a name, not an article
-    one, other = (
-        [word for word in side.stems if word not in _IDLE or (code and len(word) == 1)]
-        for side in (a, b)
-    )
-    return one != other
-
-
-def _given_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether both prompts have the same task, and other texts after it."""
-    (task, text), (other_task, other_text) = a.given, b.given
-    return bool(task) and task == other_task and text != other_text
-
-
-def _rests_differ(a: Parse, b: Parse) -> bool:
-    """Tell whether the words between a long common start and end are far apart."""
-    shorter, longer = sorted((len(a.stems), len(b.stems)))
-    if shorter < LEAST_CONTEXT or not a.vectors or not b.vectors:
-        return False
-    start = count_common_start(a.stems, b.stems)
-    end = count_common_start(a.stems[start:][::-1], b.stems[start:][::-1])
-    if start + end < max(LEAST_CONTEXT, LEAST_CONTEXT_SHARE * longer):
-        return False
-    rest_a, rest_b = (
-        side.content.intersection(side.stems[start : len(side.stems) - end]) for side in (a, b)
-    )
-    if rest_a <= rest_b or rest_b <= rest_a:
-        return False
-    return _mean_maxsim(a, b, (rest_a, rest_b)) < LEAST_MAXSIM
-
-
 def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
     """Return how similar the exchanged content words are to the other prompt, from -1 to 1.
 
@@ -600,10 +513,10 @@ def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
     only_a, only_b = a.content - b.content, b.content - a.content
     if not (only_a or only_b) or not a.vectors or not b.vectors:
         return None
-    return _mean_maxsim(a, b, (frozenset(a.stems), frozenset(b.stems)))
+    return mean_maxsim(a, b, (frozenset(a.stems), frozenset(b.stems)))
 
 
-def _mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]) -> float:
+def mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]) -> float:
     """Compare the content words that only one part has with the words of the other part."""
     part_a, part_b = parts
     words_a, words_b = distinct(a.stems), distinct(b.stems)
