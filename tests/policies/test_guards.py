@@ -43,6 +43,20 @@ def parse(text: str) -> Parse:
 
 
 VETOED = [
+    ("antonym", "Mach im Bad die Heizung an", "Mach bitte die Heizung im Bad aus"),
+    ("antonym", "Doe de kachel in de gang aan", "Doe de kachel uit in de gang"),
+    ("antonym", "Ajoute du sel à ma liste", "Enlève du sel de ma liste"),
+    ("antonym", "Enciende el horno de mi casa", "Desconecta el horno de mi casa"),
+    ("antonym", "Pause my order", "Cancel my order"),
+    ("question", "¿Cuántos trenes salen de Lugo?", "¿Cuáles son los trenes que salen de Lugo?"),
+    ("question", "Wann fährt der Bus zum See?", "Wo fährt denn bitte der Bus ab?"),
+    ("question", "O que é a licença?", "Quem pode pedir a licença?"),
+    ("question", "How many seats are free?", "Are all seats free?"),
+    ("quantifier", "¿Están todos los trenes llenos?", "¿Está algún tren lleno?"),
+    ("quantifier", "Are there any free seats upstairs?", "Are all seats upstairs free?"),
+    ("scope", "Is the homeowner insurance dear?", "Is the renter insurance dear?"),
+    ("number", "Dos peras en una mesa", "Peras en una mesa"),
+    ("crossing", "Fahr von Bonn über Ulm mit Ann", "Fahr von Ulm über Bonn mit Ann"),
     ("name", "Does the Acme Runner 40S float?", "Does the Acme Runner 40 float?"),
     ("name", "What does the model lyra-3b cost?", "What does the model lyra-3 cost?"),
     ("name", "Is the Lumo 9 Ultra in stock?", "Is the Lumo 9 in stock?"),
@@ -315,6 +329,18 @@ VETOED = [
 ]
 
 KEPT = [
+    ("antonym", "Stell die Farbe auf grün", "Stell die Farbe zu grün um"),
+    ("antonym", "What is an arm workout?", "What is the ab workout?"),
+    ("negation", "Qual o preço no talho?", "Qual é o preço das batatas no talho?"),
+    ("negation", "preço no talho", "Qual é o preço no talho?"),
+    ("question", "Wie viel kostet der Bus?", "Welchen Preis hat der Bus?"),
+    ("question", "Out of all seats, what number is free?", "How many seats are free?"),
+    ("quantifier", "Of all the seats, which are free?", "Are there any free seats?"),
+    ("quantifier", "Can I use all doors?", "Can I use any door?"),
+    ("number", "Qual é o preço dos barcos?", "Qual é o preço do barco?"),
+    ("crossing", "Mach im Flur die Tür zu", "Mach die Tür im Flur zu"),
+    ("crossing", "Sube la radio a 3 en mi coche", "Sube en mi coche la radio a 3"),
+    ("scope", "Yes, add a pear", "Add a pear"),
     ("name", "How do I turn on 2FA?", "How do I turn on two factor login?"),
     ("name", "Does it use 5GHz?", "Does it use 5 GHz?"),
     ("name", "Music of the 1980s", "Music of the 1980's"),

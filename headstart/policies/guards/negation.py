@@ -54,7 +54,7 @@ _OPPOSITE_PAIRS = """
     breakfast/dinner breakfast/lunch bride/groom brief/detailed briefly/detail bright/dark
     bright/dim brighten/dim brighter/darker brighter/dimmer broad/narrow brother/sister
     bug/feature build/demolish build/destroy busy/idle buy/rent buy/sell buyer/seller
-    calm/nervous cancel/confirm cancel/reactivate capitalize/lowercase captive/free
+    calm/nervous cancel/confirm cancel/pause cancel/reactivate capitalize/lowercase captive/free
     careful/careless careful/reckless catch/throw ceiling/floor charge/discharge charge/refund
     checkin/checkout child/parent ciphertext/plaintext civilian/military clear/cloudy
     client/server climb/descend clockwise/counterclockwise coarse/fine colder/hotter
@@ -212,6 +212,54 @@ _OPPOSITE_GROUPS = """
 """
 """Each word of one group is an opposite of each word of the other group of its row."""
 
+_FOREIGN_GROUPS = """
+    an ein anmachen anschalten einschalten / aus ab ausmachen ausschalten abschalten
+    auf rauf hoch öffne öffnen / zu runter schließe schließ schließen
+    erhöhe erhöhen verlänger verlängere verlängern / verringere verringern verkürze verkürzen
+        reduziere reduzieren
+    höchste höchsten / niedrigste niedrigsten
+    letzte letzten letztes vorige vorheriges vorherige / nächste nächsten nächstes
+    aan aandoen aanzetten inschakelen / uit uitdoen uitzetten uitschakelen
+    omhoog open openen / omlaag dicht sluiten
+    volgende / vorige
+    verleng verlengen / verkort verkorten
+    vergrendel vergrendelen vergrendeld / ontgrendel ontgrendelen ontgrendeld
+    allume allumer démarre démarrer active activer / éteins éteindre coupe couper désactive
+        désactiver arrête arrêter
+    ajoute ajouter / enlève enlever retire retirer supprime supprimer
+    monte monter augmente augmenter / baisse baisser diminue diminuer réduis réduire
+    suivant suivante prochain prochaine / précédent précédente dernier dernière
+    verrouille verrouiller / déverrouille déverrouiller
+    enciende encender encienda activa activar conecta conectar conecte / apaga apagar apague
+        desconecta desconectar desconecte desactiva desactivar
+    aumenta aumentar incrementa incrementar sube subir / reduce reducir disminuye disminuir baja
+        bajar
+    añade añadir agrega agregar / quita quitar elimina eliminar
+    siguiente próximo próxima / anterior
+    bloquea bloquear / desbloquea desbloquear
+    accendi accendere attiva / spegni spegnere disattiva
+    aumenta aumentare alza alzare / riduci ridurre abbassa abbassare
+    aggiungi aggiungere / togli togliere rimuovi rimuovere
+    successivo successiva prossimo prossima / precedente
+    liga ligar acende acender / desliga desligar apaga apagar
+    aumenta aumentar / reduz reduzir diminui diminuir
+    adiciona adicionar acrescenta acrescentar / remove remover tira tirar
+    próximo próxima seguinte / anterior
+    otwórz odsłoń / zamknij przymknij zasłoń
+    następny następną następna kolejny kolejną kolejna / poprzedni poprzednią poprzednia
+        wcześniejszy wcześniejszą
+    zwiększ wydłuż wydłużyć / zmniejsz skróć skrócić zredukuj
+    zablokuj / odblokuj
+    på tänd tænd tenn / av af släck sluk slukk
+    öppna åbn åpne / stäng luk lukk
+    nästa næste neste / föregående forrige
+    öka höj øg øk / minska sänk sænk senk reducer
+"""
+"""On and off, open and closed, more and less, next and last, add and remove in the same languages:
+the words of one group are opposites of those of the other group of its row. The rows of Swedish
+are also those of Danish and Norwegian."""
+_PARTICLES = words_of("an ein aus ab auf zu aan uit på av")
+"""Words of ``_FOREIGN_GROUPS`` that are prepositions if a noun follows."""
 _PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
 _SHORTEST_STEM = 4
 """Fewest characters of a word after its prefix. Shorter ones are mostly chance: "under" is not un +
@@ -229,7 +277,12 @@ def _rivals(rows: Iterable[str]) -> dict[str, frozenset[str]]:
     return {word: frozenset(others) for word, others in rivals.items()}
 
 
-_OPPOSITES = _rivals([*(_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split(), *rows_of(_OPPOSITE_GROUPS)])
+_OPPOSITES = _rivals(
+    [
+        *(_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split(),
+        *rows_of(_OPPOSITE_GROUPS + _FOREIGN_GROUPS),
+    ]
+)
 
 
 def opposites_used(a: Parse, b: Parse) -> bool:
@@ -243,7 +296,8 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
     Words that count as negations do not count again: "always" and "never".
     """
     ours, theirs = frozenset(a.stems), frozenset(b.stems)
-    only_a, only_b = ours - theirs - a.negators, theirs - ours - b.negators
+    only_a = ours - theirs - a.negators - _governing(a, b)
+    only_b = theirs - ours - b.negators - _governing(b, a)
     return (
         any(
             not only_b.isdisjoint(_OPPOSITES.get(word, ())) or _prefixed(word, only_b)
@@ -252,6 +306,17 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
         or any(_prefixed(word, only_a) for word in only_b)
         or _particles_exchanged(a, b)
     )
+
+
+def _governing(parse: Parse, other: Parse) -> frozenset[str]:
+    """Return the words for on and off that are prepositions, as in "zu Hause", or are English."""
+    if not (parse.foreign or other.foreign):
+        return _PARTICLES
+    return _PARTICLES & {
+        word
+        for word, after in pairwise(parse.stems)
+        if after in parse.content or not after.isalpha()
+    }
 
 
 def _prefixed(word: str, others: frozenset[str]) -> bool:
@@ -300,6 +365,7 @@ _ONLY_FOREIGN = words_of("nur seulement solo sólo só tylko alleen bara kun")
 """Words for "or" and "why" before a negation, for "only" after it: "oder nicht", "nicht nur"."""
 _BESIDE_NO = words_of("uma em ao aos à às é são você vocês meu minha seu sua pelo num não")
 """Words that show Portuguese, where "no" means "in the"."""
+_PORTUGUESE = frozenset({"pt"})
 _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
@@ -358,17 +424,22 @@ _TAKING = _REPLACING | stems_of("instead rather")
 _REPLACED_WITH = frozenset({"with", "by", "for"})
 
 
-def negations(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
+def negations(
+    words: Sequence[Word], spoken: frozenset[str] = frozenset()
+) -> tuple[frozenset[str], bool, frozenset[str]]:
     """Return the negations of a prompt, whether their number is odd, and its tone.
 
-    A negation in an idiom does not count.
+    A negation in an idiom does not count. ``spoken`` are the languages that it may be in.
     """
+    portuguese = spoken == _PORTUGUESE
     negators = []
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
         if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
-            if word.text == "no" and any(other.text in _BESIDE_NO for other in words):
+            if word.text == "no" and (
+                portuguese or any(other.text in _BESIDE_NO for other in words)
+            ):
                 continue  # "no hotel": in the hotel
             if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
@@ -396,11 +467,17 @@ def negations_differ(a: Parse, b: Parse) -> bool:
     something ("Stop sending letters", "Cancel letters"), nor when an opposite makes up for the
     negation ("not correct", "wrong").
     """
-    if a.negated == b.negated:
+    if a.negated == b.negated or _no_means_in(a, b):
         return _replacement_turned(a, b)
     negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
     made_up = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
     return not made_up and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
+
+
+def _no_means_in(a: Parse, b: Parse) -> bool:
+    """Tell whether the only negation is a "no" that the other prompt shows to be Portuguese."""
+    negated, other = (a, b) if a.negated else (b, a)
+    return negated.negators == {"no"} and other.languages == _PORTUGUESE and "no" in other.stems
 
 
 def _denies_opposite(a: Parse, b: Parse) -> bool:
@@ -563,7 +640,7 @@ _PEOPLE = """
 """People that a question can be about. The words of one group mean the same."""
 
 _KINDS = """
-    home house contents building / car motor auto vehicle / travel trip / pet / life
+    home house homeowner contents building / car motor auto vehicle / travel trip / pet / life
         / health medical / dental / renter
     personal private individual / business corporate company commercial / joint shared
     free basic standard / premium pro enterprise plus / student

@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING
 
 from headstart.policies.guards import facts, negation, word_order
 from headstart.policies.guards.words import (
+    ABOUT_CASE,
     CONTRASTS,
     FOREIGN_CONTRASTS,
     FOREIGN_QUESTIONS,
+    MAY_BE_FORMULA,
     MOST_VECTORS,
+    SPELLED,
     Parse,
     count_common_start,
     is_foreign_function_word,
@@ -33,7 +36,9 @@ from headstart.policies.guards.words import (
     quantize_rows,
     rows_of,
     sentences_quoted,
+    signs,
     signs_differ,
+    spellings,
     spellings_differ,
     split_words,
     stem,
@@ -44,11 +49,55 @@ from headstart.policies.guards.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.decisions import Encoding
     from headstart.policies.guards.words import Word
     from headstart.settings import GuardName
+
+# --- and, or -------------------------------------------------------------------------------------
+
+_CONNECTIVES = frozenset({"and", "or"})
+_COMPARING = stems_of("between difference differ compare comparison versus vs better best prefer")
+"""Beside these words, "X and Y" and "X or Y" name the same two things."""
+_JOIN_REACH = 3
+"""Most words between a connective and the word that it joins: "2019 or in the year 2020"."""
+
+
+def _joins(words: Sequence[Word]) -> frozenset[tuple[str, str, str]]:
+    """Return each "and" and "or" between the words that it joins: ("red", "or", "blue")."""
+    texts = [word.text for word in words]
+    found = set()
+    for place, text in enumerate(texts):
+        if text in _CONNECTIVES:
+            before = next(_joined(texts[max(place - _JOIN_REACH, 0) : place][::-1]), "")
+            after = next(_joined(texts[place + 1 : place + 1 + _JOIN_REACH]), "")
+            if before and after:
+                found.add((before, text, after))
+    return frozenset(found)
+
+
+def _joined(texts: Sequence[str]) -> Iterator[str]:
+    return (stem(text) for text in texts if not is_function_word(text))
+
+
+def connectives_differ(a: Parse, b: Parse) -> bool:
+    """Veto when one prompt names "X and Y" where the other one names "X or Y".
+
+    "Do you take Visa or Mastercard?" has the answer of "Are Visa and Mastercard accepted?".
+    """
+    if a.joins == b.joins or not a.joins or not b.joins or a.negators or b.negators:
+        return False
+    only_a, only_b = a.joins - b.joins, b.joins - a.joins
+    pairs = {(before, after) for before, _, after in only_a}
+    if not any((before, after) in pairs for before, _, after in only_b):
+        return False
+    return all(_lists(side) and _COMPARING.isdisjoint(side.stems) for side in (a, b))
+
+
+def _lists(parse: Parse) -> bool:
+    return facts.COUNT in parse.asks or not facts.LISTING.isdisjoint(parse.stems)
+
 
 # --- substitution ---------------------------------------------------------------------------------
 
@@ -259,7 +308,7 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "sign": signs_differ,
     "spelling": spellings_differ,
     "question": facts.asked_differs,
-    "connective": facts.connectives_differ,
+    "connective": connectives_differ,
     "quantifier": facts.quantifiers_differ,
     "comparative": facts.comparisons_differ,
     "negation": negation.negations_differ,
@@ -313,7 +362,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
     spoken, foreign = languages(words)
     if foreign:
         words = with_digits(words, spoken)
-    negators, negated, tone = negation.negations(words)
+    negators, negated, tone = negation.negations(words, spoken)
     stems: list[str] = []
     content = set()
     places: dict[str, Word] = {}
@@ -334,7 +383,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         if not (foreign and is_foreign_function_word(word.text)):
             content.add(stemmed)
     vectors = _word_vectors(tuple(places.values()), encoding)
-    asks, joins, signs, spellings = facts.question_form(text, words)
+    asks, joins, signs, spellings = _question_form(text, words, foreign=foreign)
     limited, bounds = facts.limits(words)
     named, when = facts.dates(words)
     parts = _GIVES.search(text)
@@ -353,7 +402,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         negators=negators,
         negated=negated,
         tone=tone,
-        quantifiers=facts.quantifiers(words),
+        quantifiers=facts.quantifiers(words, foreign=foreign),
         limits=limited,
         degrees=facts.degrees(words),
         names=facts.names(text, words),
@@ -413,3 +462,23 @@ def _word_vectors(words: Sequence[Word], encoding: Encoding) -> bytes:
         if last > first + 1:
             rows[row] = encoding.tokens[first:last].sum(axis=0)
     return quantize_rows(rows)
+
+
+def _question_form(
+    text: str, words: Sequence[Word], *, foreign: bool
+) -> tuple[frozenset[str], frozenset[tuple[str, str, str]], str, frozenset[str]]:
+    """Return what a prompt asks for, its connectives, the signs of its formulas, its spellings.
+
+    They are ``asks``, ``joins``, ``signs`` and ``spellings`` of ``Parse``. Sentence vectors hardly
+    represent any of them. "When was she born?" and "Where was she born?", "red and blue" and "red
+    or blue", "15 + 20" and "15 - 20" have similarities above 0.9, and the encoder does not see
+    accents and capitals at all.
+    """
+    used = {word.text for word in words}
+    asks = facts.asks(words, used, foreign=foreign)
+    joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
+    shown = "" if MAY_BE_FORMULA.search(text) is None else signs(text)
+    about_case = not ABOUT_CASE.isdisjoint(used)
+    spelled = about_case or SPELLED.search(text) is not None
+    written = spellings(text, words, about_case=about_case) if spelled else frozenset()
+    return asks, joins, shown, written

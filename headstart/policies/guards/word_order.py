@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headstart.policies.guards.facts import number_values
 from headstart.policies.guards.words import (
+    FOREIGN_OPENING,
     FOREIGN_QUESTIONS,
     Role,
+    is_foreign_function_word,
     is_function_word,
     stem,
     stems_of,
@@ -275,6 +277,7 @@ class _OrderedText(NamedTuple):
     spots: dict[str, tuple[int, str, str]]
     """The place and the neighbours of each content word that occurs once."""
     route: _Route | None
+    foreign: bool
 
     def between(self, end: int, start: int) -> tuple[str, ...]:
         """Return all words between one that ends at ``end`` and one that starts at ``start``."""
@@ -296,7 +299,8 @@ def words_crossed(a: Parse, b: Parse) -> bool:
     if a.stems == b.stems:
         return False
     code = bool(a.signs and b.signs)
-    texts = (_ordered_text(side.stems, side.commas, code=code) for side in (a, b))
+    foreign = a.foreign and b.foreign
+    texts = (_ordered_text(side.stems, side.commas, code=code, foreign=foreign) for side in (a, b))
     one, other = sorted(texts, key=attrgetter("words"))
     alike = _share(one, other)
     if alike < LEAST_COMPARABLE:
@@ -310,7 +314,9 @@ def words_crossed(a: Parse, b: Parse) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...], *, code: bool) -> _OrderedText:
+def _ordered_text(
+    stems: tuple[str, ...], commas: tuple[int, ...], *, code: bool, foreign: bool
+) -> _OrderedText:
     """Return a text whose words can be compared in order. In code "a" is a name, not an article."""
     every: list[str] = []
     words: list[str] = []
@@ -340,7 +346,8 @@ def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...], *, code: bool
         for place, word in enumerate(words)
         if counts[word] == 1 and _is_content(word)
     }
-    return _OrderedText(tuple(words), tuple(every), tuple(places), counts, spots, _route(words))
+    route = _route(words)
+    return _OrderedText(tuple(words), tuple(every), tuple(places), counts, spots, route, foreign)
 
 
 def _share(one: _OrderedText, other: _OrderedText) -> float:
@@ -588,10 +595,16 @@ def _moved_freely(
 
 
 def _is_phrase(text: _OrderedText, first: int, last: int) -> bool:
-    """Tell whether a phrase can move: it opens like one, and it governs no word after it."""
-    if text.words[first] not in _OPENING or text.words[last - 1] in _NOT_CLOSING:
-        return False
+    """Tell whether a phrase can move: it opens like one, and it governs no word after it.
+
+    In the other languages any word may follow, such as a part of the verb.
+    """
+    opens, ends = text.words[first], text.words[last - 1]
+    if text.foreign:
+        return opens in FOREIGN_OPENING and not is_foreign_function_word(ends)
     after = text.every[text.places[last - 1] + 1 : text.places[last - 1] + 2]
+    if opens not in _OPENING or ends in _NOT_CLOSING:
+        return False
     return not after or after[0] in _BREAKING
 
 
