@@ -43,6 +43,8 @@ def parse(text: str) -> Parse:
 
 
 VETOED = [
+    ("role-swap", "Copy songs from my phone", "Copy songs to my phone"),
+    ("quantifier", "Pay the rent only", "Pay the rent"),
     ("antonym", "Mach im Bad die Heizung an", "Mach bitte die Heizung im Bad aus"),
     ("antonym", "Doe de kachel in de gang aan", "Doe de kachel uit in de gang"),
     ("antonym", "Ajoute du sel à ma liste", "Enlève du sel de ma liste"),
@@ -329,6 +331,8 @@ VETOED = [
 ]
 
 KEPT = [
+    ("role-swap", "Copy songs from my old phone", "Copy songs to a new phone"),
+    ("quantifier", "Is calling the only way to pay?", "Do I have to call to pay?"),
     ("antonym", "Stell die Farbe auf grün", "Stell die Farbe zu grün um"),
     ("antonym", "What is an arm workout?", "What is the ab workout?"),
     ("negation", "Qual o preço no talho?", "Qual é o preço das batatas no talho?"),

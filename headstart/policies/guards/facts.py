@@ -310,6 +310,7 @@ _FOREIGN_CLASS = word_classes(
 _BEFORE_ANY = words_of("am is are was were there do does did have has")
 _TIMES = words_of("time day night week month year hour minute morning evening single")
 _BEFORE_ALL = words_of("at after above in not of")
+_AFTER_ONLY = words_of("if been way ways reason")
 _AFTER_ALL = words_of("right set about time")
 _AFTER_SOME = words_of("reason help information info advice more time ideas tips way")
 
@@ -355,7 +356,7 @@ def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
         return after in _TIMES
     if text in {"one", "single"}:  # "one" may be a pronoun: "which one is it"
         return before in {"every", "each"} or not after or is_function_word(after)
-    return text == _ONLY and (before in {"not", "if"} or after == "if")
+    return text == _ONLY and (before in {"not", "if"} or after in _AFTER_ONLY)
 
 
 # --- comparisons ---------------------------------------------------------------------------------

@@ -183,16 +183,22 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
 
 
 def _source_is_goal(a: Parse, b: Parse) -> bool:
-    """Tell whether ``a`` comes from a place to which only ``b`` goes."""
-    return not (_arguments(a, "from") & _arguments(b, "to")).issubset(
-        _arguments(a, "to") | _arguments(b, "from")
+    """Tell whether ``a`` comes from a place to which only ``b`` goes.
+
+    Two places that each have a word of their own are different: "from my old phone", "to a new
+    phone".
+    """
+    known = frozenset().union(*_arguments(a, "to"), *_arguments(b, "from"))
+    return any(
+        not (source & goal).issubset(known)
+        for source in _arguments(a, "from")
+        for goal in _arguments(b, "to")
+        if source <= goal or goal <= source
     )
 
 
-def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
-    return frozenset(
-        word for role in parse.roles if role.preposition == preposition for word in role.argument
-    )
+def _arguments(parse: Parse, preposition: str) -> list[frozenset[str]]:
+    return [frozenset(role.argument) for role in parse.roles if role.preposition == preposition]
 
 
 # --- crossing --------------------------------------------------------------------------------
