@@ -331,6 +331,7 @@ VETOED = [
 ]
 
 KEPT = [
+    ("scope", "I wanna sell my car", "I sell my car"),
     ("role-swap", "Copy songs from my old phone", "Copy songs to a new phone"),
     ("quantifier", "Is calling the only way to pay?", "Do I have to call to pay?"),
     ("antonym", "Stell die Farbe auf grün", "Stell die Farbe zu grün um"),

@@ -334,6 +334,7 @@ _FUNCTION_WORDS = words_of("""
     very too also just only even still yet already ever again here there now really quite actually
     please thanks thank hi hello hey ok okay kindly yes yeah yep sir madam
     um uh er erm hmm hm ah oh well so just basically pls plz thx ta cheers dear lol btw bit
+    wanna gonna gotta lemme gimme
     im ive id ill youre youve theyre weve hes shes thats whats wheres hows whos whens theres heres
     much many somewhere anywhere everywhere nowhere
     help tell know inform possible able try tries tried trying seem seems think believe wonder
