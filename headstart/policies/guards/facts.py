@@ -746,13 +746,13 @@ def asks(words: Sequence[Word], used: set[str], *, foreign: bool) -> frozenset[s
 
 def _foreign_asks(texts: Sequence[str]) -> Iterator[str]:
     """Yield what a prompt in another language asks for."""
-    for place, text in enumerate(texts):
+    for place, (text, after) in enumerate(zip(texts, (*texts[1:], ""), strict=True)):
         asked = _ASKING.get(text)
         if asked is None and (not place or (place == 1 and is_foreign_function_word(texts[0]))):
             asked = _OPENERS.get(text)
         if asked is None:
-            asked = _FOREIGN_PHRASES.get(tuple(texts[place : place + 2]))
-        if asked is not None and not "".join(texts[place + 1 : place + 2]).startswith(_PRICE):
+            asked = _FOREIGN_PHRASES.get((text, after))
+        if asked is not None and not after.startswith(_PRICE):
             yield asked
 
 
