@@ -331,6 +331,7 @@ VETOED = [
 ]
 
 KEPT = [
+    ("unit", "Stell die Lampe auf 5 Prozent", "Stell die Lampe auf 5 %"),
     ("scope", "I wanna sell my car", "I sell my car"),
     ("role-swap", "Copy songs from my old phone", "Copy songs to a new phone"),
     ("quantifier", "Is calling the only way to pay?", "Do I have to call to pay?"),

@@ -57,7 +57,8 @@ _ALSO_WORDS_ROMAN = frozenset({"iv", "vi", "xi"})
 _DIGITS = re.compile(r"\d+(?:\.\d+)*")
 
 _UNITS = """
-    % percent pct / usd $ dollar buck / eur € euro / pound £ gbp quid lb / jpy ¥ yen / inr ₹ rupee
+    % percent pct prozent pourcent procent prosent percento porcento porciento
+    / usd $ dollar buck / eur € euro / pound £ gbp quid lb / jpy ¥ yen / inr ₹ rupee
     / chf franc / cent penny / km kilometer kilometre / m meter metre / cm centimeter centimetre
     / mm millimeter millimetre / mile mi / foot ft / inch / yard yd / kg kilo kilogram / g gram
     / mg milligram / oz ounce / ton tonne / l liter litre / ml milliliter millilitre / gallon gal
