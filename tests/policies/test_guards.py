@@ -331,6 +331,7 @@ VETOED = [
 ]
 
 KEPT = [
+    ("language", "Alle Lampen rot", "Mach bitte die Lampen rot"),
     ("unit", "Stell die Lampe auf 5 Prozent", "Stell die Lampe auf 5 %"),
     ("scope", "I wanna sell my car", "I sell my car"),
     ("role-swap", "Copy songs from my old phone", "Copy songs to a new phone"),

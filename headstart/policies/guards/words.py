@@ -350,7 +350,7 @@ NEGATED_VERBS = words_of("""
 _GRAMMAR = _FUNCTION_WORDS | NEGATED_VERBS
 _FOREIGN_WORDS = """
     de: der die das den dem des ein eine einen einem einer eines und oder aber dass daß ob wenn
-    weil als wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich
+    alle weil als wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich
     du er sie es wir ihr mich dich sich uns euch mir dir ihm ihn ihnen man ist sind war waren
     bin bist sein hat habe haben hast hatte wird werden wurde worden kann kannst können könnte
     könnten könntest muss müssen soll sollte sollen will möchte möchten würde würden darf dürfen
@@ -394,7 +394,7 @@ _FOREIGN_WORDS = """
     jij je u hij zij ze wij we jullie mij me jou hem haar ons hen is zijn ben bent was waren heb
     hebt heeft hebben had word wordt worden kan kun kunt kunnen kon zou zouden moet moeten mag
     wil wilt willen in op aan uit bij tot door voor tegen met naar sinds om onder van over te er
-    hier daar ook nog al heel graag alsjeblieft alstublieft dank bedankt deze dit die mijn jouw
+    hier daar ook nog al alle heel graag alsjeblieft alstublieft dank bedankt deze dit die mijn jouw
     onze vertel hun na tijdens vanaf
     / pl: i a w z we ze na do od po za o u przez dla przy pod nad przed między jak co kto gdzie
     kiedy dlaczego czemu ile jaki jaka jakie jakich jaką który która które czy że żeby aby bo
