@@ -717,7 +717,7 @@ _ASKED_BY_NOUN = word_classes(
     }
 )
 """Nouns that make "what" and "which" ask for a time, a place or a person."""
-_MAY_ASK = (
+MAY_ASK = (
     _INVERTED | _ALWAYS_ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
 )
 LISTING = _FOREIGN_LISTING | stems_of("what which who whose list show find give name")
@@ -731,14 +731,11 @@ _UNITS_OF_TIME = stems_of("minute hour day night week month year")
 """With these words, "how many" may ask when: "how many days until the match"."""
 
 
-def asks(words: Sequence[Word], used: set[str], *, foreign: bool) -> frozenset[str]:
-    """Return what a prompt asks for: a time, a place, a person, a reason, a number of things.
-
-    ``used`` are the texts of its words.
-    """
+def asks(words: Sequence[Word], *, foreign: bool) -> frozenset[str]:
+    """Return what a prompt asks for: a time, a place, a person, a reason, a number of things."""
     found = set(_foreign_asks([word.text for word in words]) if foreign else ())
-    for place, word in enumerate(() if _MAY_ASK.isdisjoint(used) else words):
-        if word.text in _MAY_ASK:
+    for place, word in enumerate(words):
+        if word.text in MAY_ASK:
             before = words[place - 1].text if place else ""
             after = words[place + 1].text if place + 1 < len(words) else ""
             found.add(_asked(before, word.text, after) or "")

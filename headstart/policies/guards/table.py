@@ -382,8 +382,8 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
             continue
         if not (foreign and is_foreign_function_word(word.text)):
             content.add(stemmed)
+    asks, joins, shown, written = _question_form(text, words, foreign=foreign)
     vectors = _word_vectors(tuple(places.values()), encoding)
-    asks, joins, signs, spellings = _question_form(text, words, foreign=foreign)
     limited, bounds = facts.limits(words)
     named, when = facts.dates(words)
     parts = _GIVES.search(text)
@@ -410,8 +410,8 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         commas=tuple(commas),
         asks=asks,
         joins=joins,
-        signs=signs,
-        spellings=spellings,
+        signs=shown,
+        spellings=written,
         bounds=bounds,
         given=given,
         foreign=foreign,
@@ -475,7 +475,8 @@ def _question_form(
     accents and capitals at all.
     """
     used = {word.text for word in words}
-    asks = facts.asks(words, used, foreign=foreign)
+    may_ask = foreign or not facts.MAY_ASK.isdisjoint(used)
+    asks = facts.asks(words, foreign=foreign) if may_ask else frozenset()
     joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
     shown = "" if MAY_BE_FORMULA.search(text) is None else signs(text)
     about_case = not ABOUT_CASE.isdisjoint(used)
