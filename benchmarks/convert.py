@@ -8,6 +8,9 @@
 Streams are ``{"prompt", "class"}``. Exact repeats of a prompt are left out, except in Banking77
 and CLINC150, so that earlier samples of these can be made again.
 
+    aiabde     NLP-CISUC/AIA-BDE, ``AIA-BDE_v2.1.txt`` (no licence is named): questions to an office
+               for companies in Portuguese, each in the words of several people; the class is the
+               question
     asdiv      chaochun/nlu-asdiv-dataset, ``dataset/ASDiv.xml`` (CC BY-NC 4.0): short problems;
                each is a class of its own
     banking77  PolyAI-LDN/task-specific-datasets, ``banking_data/*.csv``: the class is the intent
@@ -32,6 +35,8 @@ and CLINC150, so that earlier samples of these can be made again.
                variants; the class is the problem with the number
     hint3      hellohaptik/HINT3, ``dataset/v2/*/*.csv`` (ODbL): customers of three shops; the class
                is the intent
+    homeassist home-assistant/intents, ``tests/*/*_*.yaml`` (CC BY 4.0): wishes to a smart home in
+               60 languages; the class is the language with the intent, the slots and the answer
     hwu64      xliuhw/NLU-Evaluation-Data, ``CrossValidation/autoGene*/**/testset/csv/*.csv``
                (CC BY 4.0): the class is the intent with its slots
     ifeval     josejg/instruction_following_eval, ``*/data/input_data.jsonl`` (IFEval, Apache 2.0):
@@ -80,6 +85,8 @@ and CLINC150, so that earlier samples of these can be made again.
                class is the intent with its slots
     spidersyn  ygan/Spider-Syn, ``Spider-Syn/*.json`` (MIT): questions to databases, each in two
                wordings; the class is the SQL query, and the system prompt names the database
+    stackfaq   ML-Recipes/BERT-FAQ, ``data/StackFAQ/stackExchange-FAQ.json`` (Stack Exchange, CC
+               BY-SA): questions about web pages in ten wordings; the class is the question
     svamp      arkilpatel/SVAMP, ``SVAMP.json`` (MIT): short problems; each is a class of its own
     t0         yizhongw/self-instruct, ``data/finetuning/t0_train_50k/data_per_template/*.jsonl``
                (Apache 2.0): tasks of 239 kinds, each in the frame of its kind, of 20 to 900
@@ -162,6 +169,16 @@ def _csv(path: Path, errors: str = "strict", **form: Any) -> Iterator[dict[str, 
     """Read the rows of a table in the ``form`` of ``csv.DictReader``."""
     with path.open(encoding="utf-8", errors=errors, newline="") as file:
         yield from csv.DictReader(file, **form)
+
+
+def aiabde(path: Path) -> Iterator[Row]:
+    """Yield (question, number of the question), without wordings of machines."""
+    number = 0
+    for line in path.read_text(encoding="utf-8").splitlines():
+        kind, _, text = line.partition(":")
+        number += kind == "P"
+        if kind in {"P", "VUC", "VIN", "VMT"} and text.strip():
+            yield " ".join(text.split()), str(number)
 
 
 def asdiv(path: Path) -> Iterator[Row]:
@@ -252,9 +269,7 @@ def disfl(path: Path) -> Iterator[Row]:
 
 def gsm(path: Path) -> Iterator[Row]:
     """Read problems of GSM-Symbolic."""
-    for row in _rows(path):
-        question = row["question"]
-        yield question, question
+    yield from ((row["question"], row["question"]) for row in _rows(path))
 
 
 def gsmplus(path: Path) -> Iterator[Row]:
@@ -273,6 +288,19 @@ def hint3(path: Path) -> Iterator[Row]:
     for row in _csv(path):
         text, intent = row["sentence"].strip(), row["label"]
         yield text, f"{shop} {text if intent == 'NO_NODES_DETECTED' else intent}"
+
+
+def homeassist(path: Path) -> Iterator[Row]:
+    """Yield (sentence, language, intent, slots and answer)."""
+    import yaml  # of the development environment
+
+    for test in yaml.safe_load(path.read_text(encoding="utf-8")).get("tests") or ():
+        intent = test.get("intent") or {}
+        facts = [intent.get("slots"), intent.get("context"), str(test.get("response") or "")]
+        if intent:
+            language = path.parent.name.partition("-")[0]
+            label = json.dumps([language, intent["name"], *facts], sort_keys=True)
+            yield from ((" ".join(str(text).split()), label) for text in test["sentences"])
 
 
 def hwu64(path: Path) -> Iterator[Row]:
@@ -310,8 +338,7 @@ def leyzer(path: Path) -> Iterator[Row]:
 
 def mbpp(path: Path) -> Iterator[Row]:
     """Read wishes for a function."""
-    for row in _rows(path):
-        yield row["text"], row["text"]
+    yield from ((row["text"], row["text"]) for row in _rows(path))
 
 
 def mctaco(path: Path) -> Iterator[Row]:
@@ -332,8 +359,7 @@ def medquad(path: Path) -> Iterator[Row]:
 
 def naturalqa(path: Path) -> Iterator[Row]:
     """Read ``NQ.json`` of QA-Eval."""
-    for row in _json(path):
-        yield row["question"], row["question"]
+    yield from ((row["question"], row["question"]) for row in _json(path))
 
 
 def nl2bash(path: Path) -> Iterator[Row]:
@@ -483,6 +509,15 @@ def spidersyn(path: Path) -> Iterator[Row]:
             yield [system, {"role": "user", "content": row[name]}], f"{database} {query}"
 
 
+def stackfaq(path: Path) -> Iterator[Row]:
+    """Yield (question, number of the question)."""
+    for number, row in enumerate(_json(path)["root"]["qapair"]):
+        wordings = [row["rephr"]] if isinstance(row["rephr"], str) else row["rephr"]
+        for text in (row["question"], *wordings):
+            if text and text.strip() != "*":
+                yield " ".join(text.split()), str(number)
+
+
 def svamp(path: Path) -> Iterator[Row]:
     """Read short problems."""
     for row in _json(path):
@@ -592,11 +627,11 @@ def squadpara(path: Path) -> Iterator[Pair]:
 READERS = {
     each.__name__: each
     for each in (
-        asdiv, banking77, bbh, boolqcs, clinc150, conala, condaqa, convq, covidq, disfl, gsm,
-        gsmplus, hint3, hwu64, ifeval, lcquad, leyzer, mbpp, mctaco, medquad, naturalqa, nl2bash,
-        nlupp, onecell, overnight, pararel, quixbugs, recode, ropes, rqe, sgd, simdial, simpleq,
-        situated, snips, spidersyn, svamp, t0, text2sql, timeqa, toolformer, torque, webq, wino,
-        xsid,
+        aiabde, asdiv, banking77, bbh, boolqcs, clinc150, conala, condaqa, convq, covidq, disfl,
+        gsm, gsmplus, hint3, homeassist, hwu64, ifeval, lcquad, leyzer, mbpp, mctaco, medquad,
+        naturalqa, nl2bash, nlupp, onecell, overnight, pararel, quixbugs, recode, ropes, rqe, sgd,
+        simdial, simpleq, situated, snips, spidersyn, stackfaq, svamp, t0, text2sql, timeqa,
+        toolformer, torque, webq, wino, xsid,
     )
 }  # fmt: skip
 WITH_REPEATS = frozenset({"banking77", "clinc150"})

@@ -14,6 +14,8 @@ import pytest
 
 from headstart.lab.rates import Pairs, Stream, read_labelled
 
+FOLDER = "de"
+"""The folder of the files; ``homeassist`` takes it for the language."""
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "convert.py"
 
 
@@ -99,6 +101,34 @@ def test_paws_is_joined_and_parts_share_no_text(tmp_path: Path) -> None:
         ),
         ("gsm", json.dumps({"question": "Two and two?"}), [("Two and two?", "Two and two?")]),
         (
+            "aiabde",
+            "P:Quem paga?\nVG1:Quem é?\nVUC:Paga quem?\nR:Nós.\nP:Onde?\n",
+            [("Quem paga?", "1"), ("Paga quem?", "1"), ("Onde?", "2")],
+        ),
+        (
+            "stackfaq",
+            json.dumps(
+                {
+                    "root": {
+                        "qapair": [
+                            {"question": "Undo", "rephr": ["How to  undo?", "*", None]},
+                            {"question": "Redo", "rephr": "Redo it"},
+                        ]
+                    }
+                }
+            ),
+            [("Undo", "0"), ("How to undo?", "0"), ("Redo", "1"), ("Redo it", "1")],
+        ),
+        (
+            "homeassist",
+            (
+                "language: de\ntests:\n  - sentences: [Licht an]\n"
+                "    intent: {name: Turn, slots: {area: Flur}}\n    response: An\n"
+                "  - sentences: [Was]\n"
+            ),
+            [("Licht an", f'["{FOLDER}", "Turn", {{"area": "Flur"}}, null, "An"]')],
+        ),
+        (
             "hwu64",
             (
                 "scenario;intent;answer_annotation;answer_from_user\n"
@@ -178,7 +208,8 @@ def test_paws_is_joined_and_parts_share_no_text(tmp_path: Path) -> None:
 def test_streams_of_one_file(
     name: str, text: str, expected: list[tuple[str, str]], tmp_path: Path
 ) -> None:
-    path = tmp_path / "data"
+    path = tmp_path / FOLDER / "data"
+    path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
     assert sorted(convert(name, str(path))) == sorted(expected)
 

@@ -1,7 +1,6 @@
-"""The facts of a prompt: numbers and units, dates, quantifiers, comparisons, names, its form.
+"""The facts of a prompt: numbers and units, dates, quantifiers, comparisons, names, its question.
 
-One function reads each kind of fact from the words of a prompt, and one guard compares it. The form
-is what a prompt asks for, how it joins two things, the signs of its formulas, and its spellings.
+One function reads each kind of fact from the words of a prompt, and one guard compares it.
 """
 
 from __future__ import annotations
@@ -11,15 +10,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import (
-    ABOUT_CASE,
     FOREIGN_DATES,
-    MAY_BE_FORMULA,
-    SPELLED,
     by_first_word,
     count_common_start,
+    is_foreign_function_word,
     is_function_word,
-    signs,
-    spellings,
     stem,
     stem_classes,
     stems_of,
@@ -62,7 +57,8 @@ _ALSO_WORDS_ROMAN = frozenset({"iv", "vi", "xi"})
 _DIGITS = re.compile(r"\d+(?:\.\d+)*")
 
 _UNITS = """
-    % percent pct / usd $ dollar buck / eur € euro / pound £ gbp quid lb / jpy ¥ yen / inr ₹ rupee
+    % percent pct prozent pourcent procent prosent percento porcento porciento
+    / usd $ dollar buck / eur € euro / pound £ gbp quid lb / jpy ¥ yen / inr ₹ rupee
     / chf franc / cent penny / km kilometer kilometre / m meter metre / cm centimeter centimetre
     / mm millimeter millimetre / mile mi / foot ft / inch / yard yd / kg kilo kilogram / g gram
     / mg milligram / oz ounce / ton tonne / l liter litre / ml milliliter millilitre / gallon gal
@@ -297,18 +293,41 @@ _QUANTIFIER_CLASS = word_classes(
         _ONLY: "only solely exclusively",
     }
 )
-_RIVAL_QUANTIFIERS = (("all", "some"), ("all", "one"), ("both", "either"))
+_RIVAL_QUANTIFIERS = (("all", "some"), ("all", "one"), ("all", "any"), ("both", "either"))
+_FOREIGN_CLASS = word_classes(
+    {
+        "all": """
+            alle alles allen sämtliche jede jeder jedes überall todas todos toutes tous tutti tutte
+            wszystkie wszyscy wszystkich allemaal elke overal
+        """,
+        "some": """
+            irgendwelche irgendein irgendeine einige algún alguno alguna algunos algunas algum
+            algumas quelques alcuni alcune qualche enkele sommige jakieś jakikolwiek jakakolwiek
+            jakiekolwiek którykolwiek którakolwiek którekolwiek któreś niektóre några
+        """,
+    }
+)
+"""All and some in the other languages."""
+_BEFORE_ANY = words_of("am is are was were there do does did have has")
 _TIMES = words_of("time day night week month year hour minute morning evening single")
-_BEFORE_ALL = words_of("at after above in not")
-_AFTER_ALL = words_of("right set about")
+_BEFORE_ALL = words_of("at after above in not of")
+_AFTER_ONLY = words_of("if been way ways reason")
+_AFTER_ALL = words_of("right set about time")
 _AFTER_SOME = words_of("reason help information info advice more time ideas tips way")
 
 
-def quantifiers(words: Sequence[Word]) -> frozenset[str]:
-    """Return the classes of quantifiers in a prompt, idioms left out."""
+def quantifiers(words: Sequence[Word], *, foreign: bool = False) -> frozenset[str]:
+    """Return the classes of quantifiers in a prompt, idioms left out.
+
+    "Any" is one in "Are any …?" alone: "Can I use any card?" may ask the same as "… all cards?".
+    """
     found = set()
     for place, word in enumerate(words):
         name = _QUANTIFIER_CLASS.get(word.text)
+        if name is None and foreign:
+            name = _FOREIGN_CLASS.get(word.text)
+        if word.text == "any" and place and words[place - 1].text in _BEFORE_ANY:
+            name = "any"
         if name is None:
             continue
         before = words[place - 1].text if place else ""
@@ -338,7 +357,7 @@ def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
         return after in _TIMES
     if text in {"one", "single"}:  # "one" may be a pronoun: "which one is it"
         return before in {"every", "each"} or not after or is_function_word(after)
-    return text == _ONLY and (before in {"not", "if"} or after == "if")
+    return text == _ONLY and (before in {"not", "if"} or after in _AFTER_ONLY)
 
 
 # --- comparisons ---------------------------------------------------------------------------------
@@ -505,7 +524,7 @@ def _asks_for_good(parse: Parse) -> bool:
     """Tell whether a prompt asks for good things: "some good books" are "the best books"."""
     praises = any(name == _GOOD for name, _ in parse.degrees)
     praises = praises or not _PLAIN_FORMS[_GOOD].isdisjoint(parse.stems)
-    return praises and bool(parse.asks or not _LISTING.isdisjoint(parse.stems))
+    return praises and bool(parse.asks or not LISTING.isdisjoint(parse.stems))
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -650,7 +669,7 @@ def _derived(one: str, other: str) -> bool:
 
 # --- what is asked for ---------------------------------------------------------------------------
 
-_COUNT = "count"
+COUNT = "count"
 _INVERTED = words_of("when where")
 """These words ask only before a verb: "when does it open", and not "when it opens"."""
 _VERBS = words_of(
@@ -658,6 +677,33 @@ _VERBS = words_of(
 )
 _ALWAYS_ASKING = words_of("who why")
 """These words ask at the beginning of a text or after a function word."""
+_FOREIGN_ASKING = {
+    "when": "wann cuándo wanneer kiedy",
+    "where": "wo dónde où gdzie",
+    "who": "wer wen wem quién quiénes kto",
+    "why": "warum wieso weshalb pourquoi porquê waarom dlaczego varför",
+    "count": "cuántos cuántas quantos quantas quanti quante hoeveel",
+}
+"""Question words that ask at any place of a prompt."""
+_FOREIGN_OPENERS = {
+    "when": "quand quando när",
+    "where": "onde dove waar var",
+    "who": "qui quem chi vem",
+}
+"""Question words that ask at the beginning. Elsewhere some of them mean "if", "as" or "that"."""
+_FOREIGN_PHRASES = {
+    **dict.fromkeys(
+        [("wie", "viele"), ("combien", "de"), ("hur", "många"), ("hoe", "veel")], COUNT
+    ),
+    ("que", "é"): "definition",
+    ("qué", "es"): "definition",
+    ("cos'", "è"): "definition",
+}
+_FOREIGN_LISTING = stems_of("welche welcher welches cuál cuáles quel quelle quels quale quali")
+"""How they ask for a number and for a definition, and some words with which they ask for things."""
+_ASKING, _OPENERS = word_classes(_FOREIGN_ASKING), word_classes(_FOREIGN_OPENERS)
+_PRICE = ("kost", "temps", "tijd", "cuesta", "costa")
+"""After "how much", these ask for a price or a time, and not how many things there are."""
 _CONTRACTED = {
     word: asked
     for asked in (*_INVERTED, *_ALWAYS_ASKING)
@@ -671,49 +717,41 @@ _ASKED_BY_NOUN = word_classes(
     }
 )
 """Nouns that make "what" and "which" ask for a time, a place or a person."""
-_MAY_ASK = (
+MAY_ASK = (
     _INVERTED | _ALWAYS_ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
 )
-_LISTING = stems_of("what which who whose list show find give name")
+LISTING = _FOREIGN_LISTING | stems_of("what which who whose list show find give name")
 """Words that ask for the things themselves, not for how many there are."""
 _AMOUNTS = stems_of("""
     amount number count maximum minimum max min limit total sum average quantity size value balance
-    population much many remaining left
+    population much many remaining left anzahl número numero nombre aantal liczba antal límite
 """)
 """Words that may ask for a number without "how many"."""
 _UNITS_OF_TIME = stems_of("minute hour day night week month year")
 """With these words, "how many" may ask when: "how many days until the match"."""
 
 
-def question_form(
-    text: str, words: Sequence[Word]
-) -> tuple[frozenset[str], frozenset[tuple[str, str, str]], str, frozenset[str]]:
-    """Return what a prompt asks for, its connectives, the signs of its formulas, its spellings.
-
-    They are ``asks``, ``joins``, ``signs`` and ``spellings`` of ``Parse``. Sentence vectors hardly
-    represent any of them. "When was she born?" and "Where was she born?", "red and blue" and "red
-    or blue", "15 + 20" and "15 - 20" have similarities above 0.9, and the encoder does not see
-    accents and capitals at all.
-    """
-    used = {word.text for word in words}
-    asks = frozenset() if _MAY_ASK.isdisjoint(used) else _asks(words)
-    joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
-    shown = "" if MAY_BE_FORMULA.search(text) is None else signs(text)
-    about_case = not ABOUT_CASE.isdisjoint(used)
-    spelled = about_case or SPELLED.search(text) is not None
-    written = spellings(text, words, about_case=about_case) if spelled else frozenset()
-    return asks, joins, shown, written
-
-
-def _asks(words: Sequence[Word]) -> frozenset[str]:
+def asks(words: Sequence[Word], *, foreign: bool) -> frozenset[str]:
     """Return what a prompt asks for: a time, a place, a person, a reason, a number of things."""
-    found = set()
+    found = set(_foreign_asks([word.text for word in words]) if foreign else ())
     for place, word in enumerate(words):
-        if word.text in _MAY_ASK:
+        if word.text in MAY_ASK:
             before = words[place - 1].text if place else ""
             after = words[place + 1].text if place + 1 < len(words) else ""
-            found.add(_asked(before, word.text, after))
-    return frozenset(asked for asked in found if asked is not None)
+            found.add(_asked(before, word.text, after) or "")
+    return frozenset(found - {""})
+
+
+def _foreign_asks(texts: Sequence[str]) -> Iterator[str]:
+    """Yield what a prompt in another language asks for."""
+    for place, (text, after) in enumerate(zip(texts, (*texts[1:], ""), strict=True)):
+        asked = _ASKING.get(text)
+        if asked is None and (not place or (place == 1 and is_foreign_function_word(texts[0]))):
+            asked = _OPENERS.get(text)
+        if asked is None:
+            asked = _FOREIGN_PHRASES.get((text, after))
+        if asked is not None and not after.startswith(_PRICE):
+            yield asked
 
 
 def _asked(before: str, text: str, after: str) -> str | None:
@@ -725,9 +763,9 @@ def _asked(before: str, text: str, after: str) -> str | None:
     if text in {"what", "which"}:
         return _ASKED_BY_NOUN.get(after)
     if text == "many":
-        return _COUNT if before == "how" else None
+        return COUNT if before == "how" else None
     if text in {"number", "count"} and after == "of":  # not "the phone number of the hotel"
-        return _COUNT if before in {"", "total"} or is_function_word(before) else None
+        return COUNT if before in {"", "total"} or is_function_word(before) else None
     return None
 
 
@@ -735,60 +773,18 @@ def asked_differs(a: Parse, b: Parse) -> bool:
     """Veto when the prompts ask for different things: when / where, how many / which."""
     if a.asks == b.asks:
         return False
-    ours, theirs = a.asks - {_COUNT}, b.asks - {_COUNT}
+    ours, theirs = a.asks - {COUNT}, b.asks - {COUNT}
     if ours and theirs and ours.isdisjoint(theirs):
         return True
-    if (_COUNT in a.asks) == (_COUNT in b.asks):
+    if (COUNT in a.asks) == (COUNT in b.asks):
         return False
-    counting, things = (a, b) if _COUNT in a.asks else (b, a)
+    counting, things = (a, b) if COUNT in a.asks else (b, a)
     if not _AMOUNTS.isdisjoint(things.stems):
         return False
+    if "all" in things.quantifiers - counting.quantifiers:
+        return True
     # "How many came, and when did they?" and "When did they come?" may have one answer.
-    asks_else = bool(things.asks) and counting.asks == {_COUNT}
+    asks_else = bool(things.asks) and counting.asks == {COUNT}
     if things.asks == {"when"} and not _UNITS_OF_TIME.isdisjoint(counting.stems):
         asks_else = False
-    return asks_else or not _LISTING.isdisjoint(things.stems)
-
-
-# --- and, or -------------------------------------------------------------------------------------
-
-_CONNECTIVES = frozenset({"and", "or"})
-_COMPARING = stems_of("between difference differ compare comparison versus vs better best prefer")
-"""Beside these words, "X and Y" and "X or Y" name the same two things."""
-_JOIN_REACH = 3
-"""Most words between a connective and the word that it joins: "2019 or in the year 2020"."""
-
-
-def _joins(words: Sequence[Word]) -> frozenset[tuple[str, str, str]]:
-    """Return each "and" and "or" between the words that it joins: ("red", "or", "blue")."""
-    texts = [word.text for word in words]
-    found = set()
-    for place, text in enumerate(texts):
-        if text in _CONNECTIVES:
-            before = next(_joined(texts[max(place - _JOIN_REACH, 0) : place][::-1]), "")
-            after = next(_joined(texts[place + 1 : place + 1 + _JOIN_REACH]), "")
-            if before and after:
-                found.add((before, text, after))
-    return frozenset(found)
-
-
-def _joined(texts: Sequence[str]) -> Iterator[str]:
-    return (stem(text) for text in texts if not is_function_word(text))
-
-
-def connectives_differ(a: Parse, b: Parse) -> bool:
-    """Veto when one prompt names "X and Y" where the other one names "X or Y".
-
-    "Do you take Visa or Mastercard?" has the answer of "Are Visa and Mastercard accepted?".
-    """
-    if a.joins == b.joins or not a.joins or not b.joins or a.negators or b.negators:
-        return False
-    only_a, only_b = a.joins - b.joins, b.joins - a.joins
-    pairs = {(before, after) for before, _, after in only_a}
-    if not any((before, after) in pairs for before, _, after in only_b):
-        return False
-    return all(_lists(side) and _COMPARING.isdisjoint(side.stems) for side in (a, b))
-
-
-def _lists(parse: Parse) -> bool:
-    return _COUNT in parse.asks or not _LISTING.isdisjoint(parse.stems)
+    return asks_else or not LISTING.isdisjoint(things.stems)

@@ -3,28 +3,23 @@
 The pairs of opposites come from general English, not from any data set. Opposites that other
 constructions make equal (in/on, to/from, "I was given" and "I received") are left out on purpose.
 
-**Scope and substitution:** the prompts name different owners, kinds or modifiers, or a word was
-exchanged for one of another meaning. Two names in the same sentence have nearly the same sentence
-vector, but their token vectors differ. So the substitution guard needs no list of names and no
-capitals: it compares the contextual vectors of the exchanged words (late interaction, Khattab and
-Zaharia 2020, used as a veto, not as a score).
+**Scope:** the prompts name different owners, kinds or modifiers. Exchanged words are compared by
+their contextual vectors (late interaction, Khattab and Zaharia 2020, used as a veto, not as a
+score).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.facts import DENIALS
-from headstart.policies.guards.word_order import grammar_changed
 from headstart.policies.guards.words import (
     NEGATED_VERBS,
     by_first_word,
-    count_common_start,
     distinct,
     rows_of,
-    sentences_quoted,
     stem,
     stem_classes,
     stem_groups,
@@ -59,7 +54,7 @@ _OPPOSITE_PAIRS = """
     breakfast/dinner breakfast/lunch bride/groom brief/detailed briefly/detail bright/dark
     bright/dim brighten/dim brighter/darker brighter/dimmer broad/narrow brother/sister
     bug/feature build/demolish build/destroy busy/idle buy/rent buy/sell buyer/seller
-    calm/nervous cancel/confirm cancel/reactivate capitalize/lowercase captive/free
+    calm/nervous cancel/confirm cancel/pause cancel/reactivate capitalize/lowercase captive/free
     careful/careless careful/reckless catch/throw ceiling/floor charge/discharge charge/refund
     checkin/checkout child/parent ciphertext/plaintext civilian/military clear/cloudy
     client/server climb/descend clockwise/counterclockwise coarse/fine colder/hotter
@@ -217,6 +212,54 @@ _OPPOSITE_GROUPS = """
 """
 """Each word of one group is an opposite of each word of the other group of its row."""
 
+_FOREIGN_GROUPS = """
+    an ein anmachen anschalten einschalten / aus ab ausmachen ausschalten abschalten
+    auf rauf hoch öffne öffnen / zu runter schließe schließ schließen
+    erhöhe erhöhen verlänger verlängere verlängern / verringere verringern verkürze verkürzen
+        reduziere reduzieren
+    höchste höchsten / niedrigste niedrigsten
+    letzte letzten letztes vorige vorheriges vorherige / nächste nächsten nächstes
+    aan aandoen aanzetten inschakelen / uit uitdoen uitzetten uitschakelen
+    omhoog open openen / omlaag dicht sluiten
+    volgende / vorige
+    verleng verlengen / verkort verkorten
+    vergrendel vergrendelen vergrendeld / ontgrendel ontgrendelen ontgrendeld
+    allume allumer démarre démarrer active activer / éteins éteindre coupe couper désactive
+        désactiver arrête arrêter
+    ajoute ajouter / enlève enlever retire retirer supprime supprimer
+    monte monter augmente augmenter / baisse baisser diminue diminuer réduis réduire
+    suivant suivante prochain prochaine / précédent précédente dernier dernière
+    verrouille verrouiller / déverrouille déverrouiller
+    enciende encender encienda activa activar conecta conectar conecte / apaga apagar apague
+        desconecta desconectar desconecte desactiva desactivar
+    aumenta aumentar incrementa incrementar sube subir / reduce reducir disminuye disminuir baja
+        bajar
+    añade añadir agrega agregar / quita quitar elimina eliminar
+    siguiente próximo próxima / anterior
+    bloquea bloquear / desbloquea desbloquear
+    accendi accendere attiva / spegni spegnere disattiva
+    aumenta aumentare alza alzare / riduci ridurre abbassa abbassare
+    aggiungi aggiungere / togli togliere rimuovi rimuovere
+    successivo successiva prossimo prossima / precedente
+    liga ligar acende acender / desliga desligar apaga apagar
+    aumenta aumentar / reduz reduzir diminui diminuir
+    adiciona adicionar acrescenta acrescentar / remove remover tira tirar
+    próximo próxima seguinte / anterior
+    otwórz odsłoń / zamknij przymknij zasłoń
+    następny następną następna kolejny kolejną kolejna / poprzedni poprzednią poprzednia
+        wcześniejszy wcześniejszą
+    zwiększ wydłuż wydłużyć / zmniejsz skróć skrócić zredukuj
+    zablokuj / odblokuj
+    på tänd tænd tenn / av af släck sluk slukk
+    öppna åbn åpne / stäng luk lukk
+    nästa næste neste / föregående forrige
+    öka höj øg øk / minska sänk sænk senk reducer
+"""
+"""On and off, open and closed, more and less, next and last, add and remove in the same languages:
+the words of one group are opposites of those of the other group of its row. The rows of Swedish
+are also those of Danish and Norwegian."""
+_PARTICLES = words_of("an ein aus ab auf zu aan uit på av")
+"""Words of ``_FOREIGN_GROUPS`` that are prepositions if a noun follows."""
 _PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
 _SHORTEST_STEM = 4
 """Fewest characters of a word after its prefix. Shorter ones are mostly chance: "under" is not un +
@@ -234,7 +277,12 @@ def _rivals(rows: Iterable[str]) -> dict[str, frozenset[str]]:
     return {word: frozenset(others) for word, others in rivals.items()}
 
 
-_OPPOSITES = _rivals([*(_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split(), *rows_of(_OPPOSITE_GROUPS)])
+_OPPOSITES = _rivals(
+    [
+        *(_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split(),
+        *rows_of(_OPPOSITE_GROUPS + _FOREIGN_GROUPS),
+    ]
+)
 
 
 def opposites_used(a: Parse, b: Parse) -> bool:
@@ -248,7 +296,8 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
     Words that count as negations do not count again: "always" and "never".
     """
     ours, theirs = frozenset(a.stems), frozenset(b.stems)
-    only_a, only_b = ours - theirs - a.negators, theirs - ours - b.negators
+    only_a = ours - theirs - a.negators - _governing(a, b)
+    only_b = theirs - ours - b.negators - _governing(b, a)
     return (
         any(
             not only_b.isdisjoint(_OPPOSITES.get(word, ())) or _prefixed(word, only_b)
@@ -257,6 +306,17 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
         or any(_prefixed(word, only_a) for word in only_b)
         or _particles_exchanged(a, b)
     )
+
+
+def _governing(parse: Parse, other: Parse) -> frozenset[str]:
+    """Return the words for on and off that are prepositions, as in "zu Hause", or are English."""
+    if not (parse.foreign or other.foreign):
+        return _PARTICLES
+    return _PARTICLES & {
+        word
+        for word, after in pairwise(parse.stems)
+        if after in parse.content or not after.isalpha()
+    }
 
 
 def _prefixed(word: str, others: frozenset[str]) -> bool:
@@ -305,6 +365,7 @@ _ONLY_FOREIGN = words_of("nur seulement solo sólo só tylko alleen bara kun")
 """Words for "or" and "why" before a negation, for "only" after it: "oder nicht", "nicht nur"."""
 _BESIDE_NO = words_of("uma em ao aos à às é são você vocês meu minha seu sua pelo num não")
 """Words that show Portuguese, where "no" means "in the"."""
+_PORTUGUESE = frozenset({"pt"})
 _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
@@ -363,17 +424,22 @@ _TAKING = _REPLACING | stems_of("instead rather")
 _REPLACED_WITH = frozenset({"with", "by", "for"})
 
 
-def negations(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
+def negations(
+    words: Sequence[Word], spoken: frozenset[str] = frozenset()
+) -> tuple[frozenset[str], bool, frozenset[str]]:
     """Return the negations of a prompt, whether their number is odd, and its tone.
 
-    A negation in an idiom does not count.
+    A negation in an idiom does not count. ``spoken`` are the languages that it may be in.
     """
+    portuguese = spoken == _PORTUGUESE
     negators = []
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
         if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
-            if word.text == "no" and any(other.text in _BESIDE_NO for other in words):
+            if word.text == "no" and (
+                portuguese or any(other.text in _BESIDE_NO for other in words)
+            ):
                 continue  # "no hotel": in the hotel
             if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
@@ -401,11 +467,17 @@ def negations_differ(a: Parse, b: Parse) -> bool:
     something ("Stop sending letters", "Cancel letters"), nor when an opposite makes up for the
     negation ("not correct", "wrong").
     """
-    if a.negated == b.negated:
+    if a.negated == b.negated or _no_means_in(a, b):
         return _replacement_turned(a, b)
     negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
     made_up = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
     return not made_up and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
+
+
+def _no_means_in(a: Parse, b: Parse) -> bool:
+    """Tell whether the only negation is a "no" that the other prompt shows to be Portuguese."""
+    negated, other = (a, b) if a.negated else (b, a)
+    return negated.negators == {"no"} and other.languages == _PORTUGUESE and "no" in other.stems
 
 
 def _denies_opposite(a: Parse, b: Parse) -> bool:
@@ -508,88 +580,6 @@ LEAST_MAXSIM = 0.595
 (``docs/how-a-hit-is-decided.md``)."""
 
 
-LEAST_CONTEXT = 10
-"""Fewest words that two prompts must share at both ends, so that the rest is compared alone."""
-LEAST_CONTEXT_SHARE = 0.6
-"""The share of the longer prompt that these words must have."""
-LEAST_TEXT = 25
-"""Fewest words that two prompts must share to be one text with changes. The share is the same."""
-_IDLE = stems_of("""
-    a an the this that these those am is are be do does have has there it s m re ve ll d t
-    please thanks thank hi hello hey ok okay kindly
-""")
-"""Words that change no answer, also in a long text. Was, will and may are not among them."""
-
-
-def words_substituted(a: Parse, b: Parse) -> bool:
-    """Veto when content words were exchanged and their vectors are far apart.
-
-    This applies to a few words, and to all words between a long start and end that both prompts
-    have: there, the similarity of the prompts is that of their context. In a language that the
-    encoder hardly knows, more words are a veto. In a long text with changes, neither the similarity
-    nor the vectors show what a change means, so any change of words or of their order is a veto. So
-    is any change of a quoted sentence or of a text after a colon, and a change of nothing but the
-    tense or one word such as "before" or "while".
-    """
-    if (
-        _text_changed(a, b)
-        or sentences_quoted(a, b)
-        or _given_changed(a, b)
-        or grammar_changed(a, b)
-    ):
-        return True
-    only_a, only_b = a.content - b.content, b.content - a.content
-    if not only_a and not only_b:
-        return False
-    most = max(len(only_a), len(only_b))
-    if most > MOST_EXCHANGED and a.foreign and b.foreign:
-        return True
-    few = bool(only_a and only_b) and most <= MOST_EXCHANGED
-    framed = bool(a.given[0]) and a.given == b.given
-    if few or framed:
-        maxsim = exchanged_maxsim(a, b)
-        if maxsim is None or maxsim < LEAST_MAXSIM:
-            return True
-    return _rests_differ(a, b)
-
-
-def _text_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether the prompts are one long text with changes."""
-    shorter, longer = sorted((len(a.stems), len(b.stems)))
-    least = max(LEAST_TEXT, LEAST_CONTEXT_SHARE * longer)
-    if shorter < least or (Counter(a.stems) & Counter(b.stems)).total() < least:
-        return False
-    code = bool(a.signs and b.signs)  # in code "a" is a name, not an article
-    one, other = (
-        [word for word in side.stems if word not in _IDLE or (code and len(word) == 1)]
-        for side in (a, b)
-    )
-    return one != other
-
-
-def _given_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether both prompts have the same task, and other texts after it."""
-    (task, text), (other_task, other_text) = a.given, b.given
-    return bool(task) and task == other_task and text != other_text
-
-
-def _rests_differ(a: Parse, b: Parse) -> bool:
-    """Tell whether the words between a long common start and end are far apart."""
-    shorter, longer = sorted((len(a.stems), len(b.stems)))
-    if shorter < LEAST_CONTEXT or not a.vectors or not b.vectors:
-        return False
-    start = count_common_start(a.stems, b.stems)
-    end = count_common_start(a.stems[start:][::-1], b.stems[start:][::-1])
-    if start + end < max(LEAST_CONTEXT, LEAST_CONTEXT_SHARE * longer):
-        return False
-    rest_a, rest_b = (
-        side.content.intersection(side.stems[start : len(side.stems) - end]) for side in (a, b)
-    )
-    if rest_a <= rest_b or rest_b <= rest_a:
-        return False
-    return _mean_maxsim(a, b, (rest_a, rest_b)) < LEAST_MAXSIM
-
-
 def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
     """Return how similar the exchanged content words are to the other prompt, from -1 to 1.
 
@@ -600,10 +590,10 @@ def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
     only_a, only_b = a.content - b.content, b.content - a.content
     if not (only_a or only_b) or not a.vectors or not b.vectors:
         return None
-    return _mean_maxsim(a, b, (frozenset(a.stems), frozenset(b.stems)))
+    return mean_maxsim(a, b, (frozenset(a.stems), frozenset(b.stems)))
 
 
-def _mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]) -> float:
+def mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]) -> float:
     """Compare the content words that only one part has with the words of the other part."""
     part_a, part_b = parts
     words_a, words_b = distinct(a.stems), distinct(b.stems)
@@ -650,7 +640,7 @@ _PEOPLE = """
 """People that a question can be about. The words of one group mean the same."""
 
 _KINDS = """
-    home house contents building / car motor auto vehicle / travel trip / pet / life
+    home house homeowner contents building / car motor auto vehicle / travel trip / pet / life
         / health medical / dental / renter
     personal private individual / business corporate company commercial / joint shared
     free basic standard / premium pro enterprise plus / student

@@ -1,5 +1,9 @@
 """The table of guards, and the parse that gives them the facts of a prompt.
 
+The guard ``substitution`` is here, too, because it reads what all other files of this folder tell.
+Two names in the same sentence have nearly the same sentence vector, but their token vectors differ.
+So it needs no list of names and no capitals: it compares the vectors of the exchanged words.
+
 A guard is a pure function of two parses; any guard that returns True vetoes a neighbour
 (``docs/how-a-hit-is-decided.md``). A new guard is one function and one row here, and its name among
 the settings.
@@ -8,33 +12,292 @@ the settings.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards import facts, negation, word_order
 from headstart.policies.guards.words import (
+    ABOUT_CASE,
+    CONTRASTS,
+    FOREIGN_CONTRASTS,
+    FOREIGN_QUESTIONS,
+    MAY_BE_FORMULA,
     MOST_VECTORS,
+    SPELLED,
     Parse,
+    count_common_start,
     is_foreign_function_word,
     is_function_word,
     languages,
     languages_differ,
     quantize_rows,
+    rows_of,
+    sentences_quoted,
+    signs,
     signs_differ,
+    spellings,
     spellings_differ,
     split_words,
     stem,
+    stem_classes,
+    stem_groups,
     stems_of,
     with_digits,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.decisions import Encoding
     from headstart.policies.guards.words import Word
     from headstart.settings import GuardName
+
+# --- and, or -------------------------------------------------------------------------------------
+
+_CONNECTIVES = frozenset({"and", "or"})
+_COMPARING = stems_of("between difference differ compare comparison versus vs better best prefer")
+"""Beside these words, "X and Y" and "X or Y" name the same two things."""
+_JOIN_REACH = 3
+"""Most words between a connective and the word that it joins: "2019 or in the year 2020"."""
+
+
+def _joins(words: Sequence[Word]) -> frozenset[tuple[str, str, str]]:
+    """Return each "and" and "or" between the words that it joins: ("red", "or", "blue")."""
+    texts = [word.text for word in words]
+    found = set()
+    for place, text in enumerate(texts):
+        if text in _CONNECTIVES:
+            before = next(_joined(texts[max(place - _JOIN_REACH, 0) : place][::-1]), "")
+            after = next(_joined(texts[place + 1 : place + 1 + _JOIN_REACH]), "")
+            if before and after:
+                found.add((before, text, after))
+    return frozenset(found)
+
+
+def _joined(texts: Sequence[str]) -> Iterator[str]:
+    return (stem(text) for text in texts if not is_function_word(text))
+
+
+def connectives_differ(a: Parse, b: Parse) -> bool:
+    """Veto when one prompt names "X and Y" where the other one names "X or Y".
+
+    "Do you take Visa or Mastercard?" has the answer of "Are Visa and Mastercard accepted?".
+    """
+    if a.joins == b.joins or not a.joins or not b.joins or a.negators or b.negators:
+        return False
+    only_a, only_b = a.joins - b.joins, b.joins - a.joins
+    pairs = {(before, after) for before, _, after in only_a}
+    if not any((before, after) in pairs for before, _, after in only_b):
+        return False
+    return all(_lists(side) and _COMPARING.isdisjoint(side.stems) for side in (a, b))
+
+
+def _lists(parse: Parse) -> bool:
+    return facts.COUNT in parse.asks or not facts.LISTING.isdisjoint(parse.stems)
+
+
+# --- substitution ---------------------------------------------------------------------------------
+
+LEAST_CONTEXT = 10
+"""Fewest words that two prompts must share at both ends, so that the rest is compared alone."""
+LEAST_CONTEXT_SHARE = 0.6
+"""The share of the longer prompt that these words must have."""
+LEAST_TEXT = 25
+"""Fewest words that two prompts must share to be one text with changes. The share is the same."""
+_IDLE = stems_of("""
+    a an the this that these those am is are be do does have has there it s m re ve ll d t
+    please thanks thank hi hello hey ok okay kindly
+""")
+"""Words that change no answer, also in a long text. Was, will and may are not among them."""
+
+
+def words_substituted(a: Parse, b: Parse) -> bool:
+    """Veto when content words were exchanged and their vectors are far apart.
+
+    This applies to a few words, and to all words between a long start and end that both prompts
+    have: there, the similarity of the prompts is that of their context. In a language that the
+    encoder hardly knows, more words are a veto. In a long text with changes, neither the similarity
+    nor the vectors show what a change means, so any change of words or of their order is a veto. So
+    is any change of a quoted sentence or of a text after a colon, and a change of nothing but the
+    tense or one word such as "before" or "while".
+    """
+    if (
+        _text_changed(a, b)
+        or sentences_quoted(a, b)
+        or _given_changed(a, b)
+        or grammar_changed(a, b)
+    ):
+        return True
+    only_a, only_b = a.content - b.content, b.content - a.content
+    if not only_a and not only_b:
+        return False
+    most = max(len(only_a), len(only_b))
+    if most > negation.MOST_EXCHANGED and a.foreign and b.foreign:
+        return True
+    few = bool(only_a and only_b) and most <= negation.MOST_EXCHANGED
+    framed = bool(a.given[0]) and a.given == b.given
+    if few or framed:
+        maxsim = negation.exchanged_maxsim(a, b)
+        if maxsim is None or maxsim < negation.LEAST_MAXSIM:
+            return True
+    return _rests_differ(a, b)
+
+
+def _text_changed(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts are one long text with changes."""
+    shorter, longer = sorted((len(a.stems), len(b.stems)))
+    least = max(LEAST_TEXT, LEAST_CONTEXT_SHARE * longer)
+    if shorter < least or (Counter(a.stems) & Counter(b.stems)).total() < least:
+        return False
+    code = bool(a.signs and b.signs)  # in code "a" is a name, not an article
+    one, other = (
+        [word for word in side.stems if word not in _IDLE or (code and len(word) == 1)]
+        for side in (a, b)
+    )
+    return one != other
+
+
+def _given_changed(a: Parse, b: Parse) -> bool:
+    """Tell whether both prompts have the same task, and other texts after it."""
+    (task, text), (other_task, other_text) = a.given, b.given
+    return bool(task) and task == other_task and text != other_text
+
+
+def _rests_differ(a: Parse, b: Parse) -> bool:
+    """Tell whether the words between a long common start and end are far apart."""
+    shorter, longer = sorted((len(a.stems), len(b.stems)))
+    if shorter < LEAST_CONTEXT or not a.vectors or not b.vectors:
+        return False
+    start = count_common_start(a.stems, b.stems)
+    end = count_common_start(a.stems[start:][::-1], b.stems[start:][::-1])
+    if start + end < max(LEAST_CONTEXT, LEAST_CONTEXT_SHARE * longer):
+        return False
+    rest_a, rest_b = (
+        side.content.intersection(side.stems[start : len(side.stems) - end]) for side in (a, b)
+    )
+    if rest_a <= rest_b or rest_b <= rest_a:
+        return False
+    return negation.mean_maxsim(a, b, (rest_a, rest_b)) < negation.LEAST_MAXSIM
+
+
+# --- grammar ---------------------------------------------------------------------------------
+
+_TENSES = stem_classes(
+    {
+        "past": "was were did had",
+        "present": "am is are do does",
+        "future": "will shall",
+        "change": "become becomes becoming became",
+        "": "be been being have has",
+    }
+)
+_BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
+"""The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
+
+_CONTRAST_ROWS = [*map(stem_groups, rows_of(CONTRASTS))]
+_FOREIGN_ROWS = [*map(stem_groups, rows_of(FOREIGN_CONTRASTS))]
+_CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
+_CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
+
+_OTHERS = FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
+"""Words that change what a prompt asks for, if the other prompt has others of them or none. The
+last ones mean "until"."""
+_BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
+"""These words and those that Vietnamese puts before its question words."""
+_ADDED = stems_of("again too also more when where who whose")
+"""Words that do so if they are all that one prompt has more: "When can I …?"."""
+_MODALS = stem_groups("can could may might would / should ought / must")
+_MANNER = stems_of("how what where which")
+"""After these words, other modals ask for the same: "How can I pay?", "How should I pay?"."""
+_HAVE = stems_of("have has")
+_COURTESY = stems_of("a an the please thanks thank hi hello hey ok okay kindly")
+
+
+def grammar_changed(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts differ in nothing but their tense, or in one function word.
+
+    "Is the king", "was the king"; "before the flight", "during the flight"; "can I edit", "can I
+    still edit"; "should I go", "may I go".
+    """
+    other_words = _OTHERS.intersection(a.stems) != _OTHERS.intersection(b.stems)
+    if other_words and a.content - _BESIDE == b.content - _BESIDE:
+        return True
+    if len((a.content ^ b.content) - _CONTRASTED) > 1:
+        return False
+    (one, words), (other, others) = _tense(a.stems), _tense(b.stems)
+    if words == others:
+        return bool(one and other) and one != other
+    only, only_other = [*(words - others).elements()], [*(others - words).elements()]
+    said, said_other = ([w for w in side if w not in _COURTESY] for side in (only, only_other))
+    foreign = a.foreign and b.foreign
+    if any(
+        _contrast(*sides, _CONTRAST_ROWS) for sides in ((only, only_other), (said, said_other))
+    ) or (
+        foreign
+        and _contrast(
+            [word for word in only if word in _CONTRASTED_FOREIGN],
+            [word for word in only_other if word in _CONTRASTED_FOREIGN],
+            _FOREIGN_ROWS,
+        )
+    ):
+        return True
+    extra = said + said_other
+    if len(extra) == 1 and extra[0] in _ADDED:
+        return True
+    return len(only) <= 1 and len(only_other) <= 1 and _modals_differ(a, b, *only, *only_other)
+
+
+def _modals_differ(a: Parse, b: Parse, *words: str) -> bool:
+    """Tell whether these words are other modals, or one modal in place of "do"."""
+    found = [group for word in words for group in _MODALS if word in group]
+    if len(found) != len(words) or (len(found) == 2 and found[0] == found[1]):
+        return False
+    if len(found) == 1 and word_order.DO.isdisjoint(a.stems) and word_order.DO.isdisjoint(b.stems):
+        return False
+    asking = _MANNER if len(found) == 2 else _MANNER | word_order.WHO | _ADDED
+    return not any(
+        before in asking and word in words
+        for side in (a, b)
+        for before, word in pairwise(side.stems)
+    )
+
+
+def _contrast(
+    only: Sequence[str], only_other: Sequence[str], rows: Sequence[Sequence[frozenset[str]]]
+) -> bool:
+    """Tell whether each prompt has one of these words, in other groups of one row."""
+    if not len(only) == len(only_other) == 1:
+        return False
+    for groups in rows:
+        ours, theirs = (
+            [group for group in groups if word in group] for word in (only[0], only_other[0])
+        )
+        if ours and theirs and ours != theirs:
+            return True
+    return False
+
+
+def _tense(stems: Sequence[str]) -> tuple[set[str], Counter[str]]:
+    """Return the tenses of a prompt, and its other words."""
+    tenses, words = set(), Counter(word for word in stems if word != "together")
+    for place, word in enumerate(stems):
+        tense = _TENSES.get(word)
+        if word in _HAVE and stems[place + 1 : place + 2] == ("to",):
+            words["must"] += 1  # "do I have to" is "must I"
+            words.subtract((word, "to", "do"))
+        elif tense is not None:
+            tenses.add(tense)
+            words[word] -= 1
+        elif word in _BEFORE_TO and stems[place + 1 : place + 2] == ("to",):
+            tenses.add(_BEFORE_TO[word])
+            words.subtract((word, "to"))
+    return tenses - {""}, +words
+
+
+# --- guards and parse ----------------------------------------------------------------------------
 
 GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "language": languages_differ,
@@ -45,7 +308,7 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "sign": signs_differ,
     "spelling": spellings_differ,
     "question": facts.asked_differs,
-    "connective": facts.connectives_differ,
+    "connective": connectives_differ,
     "quantifier": facts.quantifiers_differ,
     "comparative": facts.comparisons_differ,
     "negation": negation.negations_differ,
@@ -53,7 +316,7 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "scope": negation.scopes_differ,
     "antonym": negation.opposites_used,
     "crossing": word_order.words_crossed,
-    "substitution": negation.words_substituted,
+    "substitution": words_substituted,
 }
 """All guards by name, cheapest first. The first one that fires gives a veto its name."""
 
@@ -99,7 +362,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
     spoken, foreign = languages(words)
     if foreign:
         words = with_digits(words, spoken)
-    negators, negated, tone = negation.negations(words)
+    negators, negated, tone = negation.negations(words, spoken)
     stems: list[str] = []
     content = set()
     places: dict[str, Word] = {}
@@ -119,8 +382,8 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
             continue
         if not (foreign and is_foreign_function_word(word.text)):
             content.add(stemmed)
+    asks, joins, shown, written = _question_form(text, words, foreign=foreign)
     vectors = _word_vectors(tuple(places.values()), encoding)
-    asks, joins, signs, spellings = facts.question_form(text, words)
     limited, bounds = facts.limits(words)
     named, when = facts.dates(words)
     parts = _GIVES.search(text)
@@ -139,7 +402,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         negators=negators,
         negated=negated,
         tone=tone,
-        quantifiers=facts.quantifiers(words),
+        quantifiers=facts.quantifiers(words, foreign=foreign),
         limits=limited,
         degrees=facts.degrees(words),
         names=facts.names(text, words),
@@ -147,8 +410,8 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         commas=tuple(commas),
         asks=asks,
         joins=joins,
-        signs=signs,
-        spellings=spellings,
+        signs=shown,
+        spellings=written,
         bounds=bounds,
         given=given,
         foreign=foreign,
@@ -199,3 +462,24 @@ def _word_vectors(words: Sequence[Word], encoding: Encoding) -> bytes:
         if last > first + 1:
             rows[row] = encoding.tokens[first:last].sum(axis=0)
     return quantize_rows(rows)
+
+
+def _question_form(
+    text: str, words: Sequence[Word], *, foreign: bool
+) -> tuple[frozenset[str], frozenset[tuple[str, str, str]], str, frozenset[str]]:
+    """Return what a prompt asks for, its connectives, the signs of its formulas, its spellings.
+
+    They are ``asks``, ``joins``, ``signs`` and ``spellings`` of ``Parse``. Sentence vectors hardly
+    represent any of them. "When was she born?" and "Where was she born?", "red and blue" and "red
+    or blue", "15 + 20" and "15 - 20" have similarities above 0.9, and the encoder does not see
+    accents and capitals at all.
+    """
+    used = {word.text for word in words}
+    may_ask = foreign or not facts.MAY_ASK.isdisjoint(used)
+    asks = facts.asks(words, foreign=foreign) if may_ask else frozenset()
+    joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
+    shown = "" if MAY_BE_FORMULA.search(text) is None else signs(text)
+    about_case = not ABOUT_CASE.isdisjoint(used)
+    spelled = about_case or SPELLED.search(text) is not None
+    written = spellings(text, words, about_case=about_case) if spelled else frozenset()
+    return asks, joins, shown, written

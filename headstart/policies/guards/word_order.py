@@ -19,15 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headstart.policies.guards.facts import number_values
 from headstart.policies.guards.words import (
-    CONTRASTS,
-    FOREIGN_CONTRASTS,
+    FOREIGN_OPENING,
     FOREIGN_QUESTIONS,
     Role,
+    is_foreign_function_word,
     is_function_word,
-    rows_of,
     stem,
-    stem_classes,
-    stem_groups,
     stems_of,
 )
 from headstart.types import words_of
@@ -47,9 +44,9 @@ _DETERMINERS = words_of(
     "a an the this that these those some any each every my your our his her its their"
 )
 _GOALS = frozenset({"to", "for"})
-_WHO = words_of("who whom which what")
+WHO = words_of("who whom which what")
 _ANYBODY = stems_of("person people one")
-_DO = stems_of("do does did")
+DO = stems_of("do does did")
 _BINDING = stems_of("each every per first last")
 _MOST_ROLES = 24
 """Most roles of a prompt: each of them is compared with each role of the other prompt."""
@@ -135,7 +132,7 @@ def _ways(parse: Parse) -> set[tuple[str, str]]:
 
 def _other_person_asked(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt asks who did it, and one to whom it was done."""
-    if _WHO.isdisjoint(a.stems) or a.content - _ANYBODY != b.content - _ANYBODY:
+    if WHO.isdisjoint(a.stems) or a.content - _ANYBODY != b.content - _ANYBODY:
         return False
     one, other = _person_asked(a), _person_asked(b)
     return one is not None and other is not None and one != other
@@ -155,7 +152,7 @@ def _person_asked(parse: Parse) -> str | None:
             continue
         if stems[max(place - 1, 0)] == "by":
             return "doer"
-        if after and after[0] in _DO:
+        if after and after[0] in DO:
             clause = [word for word in after[1:] if word not in _DETERMINERS]
             return "done to" if clause[1:2] and clause[1] in parse.content else None
         if after and after[0] in _BE and "by" in after:
@@ -186,130 +183,22 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
 
 
 def _source_is_goal(a: Parse, b: Parse) -> bool:
-    """Tell whether ``a`` comes from a place to which only ``b`` goes."""
-    return not (_arguments(a, "from") & _arguments(b, "to")).issubset(
-        _arguments(a, "to") | _arguments(b, "from")
-    )
+    """Tell whether ``a`` comes from a place to which only ``b`` goes.
 
-
-def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
-    return frozenset(
-        word for role in parse.roles if role.preposition == preposition for word in role.argument
-    )
-
-
-# --- grammar ---------------------------------------------------------------------------------
-
-_TENSES = stem_classes(
-    {
-        "past": "was were did had",
-        "present": "am is are do does",
-        "future": "will shall",
-        "change": "become becomes becoming became",
-        "": "be been being have has",
-    }
-)
-_BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
-"""The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
-
-_CONTRAST_ROWS = [*map(stem_groups, rows_of(CONTRASTS))]
-_FOREIGN_ROWS = [*map(stem_groups, rows_of(FOREIGN_CONTRASTS))]
-_CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
-_CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
-
-_OTHERS = FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
-"""Words that change what a prompt asks for, if the other prompt has others of them or none. The
-last ones mean "until"."""
-_BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
-"""These words and those that Vietnamese puts before its question words."""
-_ADDED = stems_of("again too also more when where who whose")
-"""Words that do so if they are all that one prompt has more: "When can I …?"."""
-_MODALS = stem_groups("can could may might would / should ought / must")
-_MANNER = stems_of("how what where which")
-"""After these words, other modals ask for the same: "How can I pay?", "How should I pay?"."""
-_HAVE = stems_of("have has")
-_COURTESY = stems_of("a an the please thanks thank hi hello hey ok okay kindly")
-
-
-def grammar_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether the prompts differ in nothing but their tense, or in one function word.
-
-    "Is the king", "was the king"; "before the flight", "during the flight"; "can I edit", "can I
-    still edit"; "should I go", "may I go".
+    Two places that each have a word of their own are different: "from my old phone", "to a new
+    phone".
     """
-    other_words = _OTHERS.intersection(a.stems) != _OTHERS.intersection(b.stems)
-    if other_words and a.content - _BESIDE == b.content - _BESIDE:
-        return True
-    if len((a.content ^ b.content) - _CONTRASTED) > 1:
-        return False
-    (one, words), (other, others) = _tense(a.stems), _tense(b.stems)
-    if words == others:
-        return bool(one and other) and one != other
-    only, only_other = [*(words - others).elements()], [*(others - words).elements()]
-    said, said_other = ([w for w in side if w not in _COURTESY] for side in (only, only_other))
-    foreign = a.foreign and b.foreign
-    if any(
-        _contrast(*sides, _CONTRAST_ROWS) for sides in ((only, only_other), (said, said_other))
-    ) or (
-        foreign
-        and _contrast(
-            [word for word in only if word in _CONTRASTED_FOREIGN],
-            [word for word in only_other if word in _CONTRASTED_FOREIGN],
-            _FOREIGN_ROWS,
-        )
-    ):
-        return True
-    extra = said + said_other
-    if len(extra) == 1 and extra[0] in _ADDED:
-        return True
-    return len(only) <= 1 and len(only_other) <= 1 and _modals_differ(a, b, *only, *only_other)
-
-
-def _modals_differ(a: Parse, b: Parse, *words: str) -> bool:
-    """Tell whether these words are other modals, or one modal in place of "do"."""
-    found = [group for word in words for group in _MODALS if word in group]
-    if len(found) != len(words) or (len(found) == 2 and found[0] == found[1]):
-        return False
-    if len(found) == 1 and _DO.isdisjoint(a.stems) and _DO.isdisjoint(b.stems):
-        return False
-    asking = _MANNER if len(found) == 2 else _MANNER | _WHO | _ADDED
-    return not any(
-        before in asking and word in words
-        for side in (a, b)
-        for before, word in pairwise(side.stems)
+    known = frozenset().union(*_arguments(a, "to"), *_arguments(b, "from"))
+    return any(
+        not (source & goal).issubset(known)
+        for source in _arguments(a, "from")
+        for goal in _arguments(b, "to")
+        if source <= goal or goal <= source
     )
 
 
-def _contrast(
-    only: Sequence[str], only_other: Sequence[str], rows: Sequence[Sequence[frozenset[str]]]
-) -> bool:
-    """Tell whether each prompt has one of these words, in other groups of one row."""
-    if not len(only) == len(only_other) == 1:
-        return False
-    for groups in rows:
-        ours, theirs = (
-            [group for group in groups if word in group] for word in (only[0], only_other[0])
-        )
-        if ours and theirs and ours != theirs:
-            return True
-    return False
-
-
-def _tense(stems: Sequence[str]) -> tuple[set[str], Counter[str]]:
-    """Return the tenses of a prompt, and its other words."""
-    tenses, words = set(), Counter(word for word in stems if word != "together")
-    for place, word in enumerate(stems):
-        tense = _TENSES.get(word)
-        if word in _HAVE and stems[place + 1 : place + 2] == ("to",):
-            words["must"] += 1  # "do I have to" is "must I"
-            words.subtract((word, "to", "do"))
-        elif tense is not None:
-            tenses.add(tense)
-            words[word] -= 1
-        elif word in _BEFORE_TO and stems[place + 1 : place + 2] == ("to",):
-            tenses.add(_BEFORE_TO[word])
-            words.subtract((word, "to"))
-    return tenses - {""}, +words
+def _arguments(parse: Parse, preposition: str) -> list[frozenset[str]]:
+    return [frozenset(role.argument) for role in parse.roles if role.preposition == preposition]
 
 
 # --- crossing --------------------------------------------------------------------------------
@@ -394,6 +283,7 @@ class _OrderedText(NamedTuple):
     spots: dict[str, tuple[int, str, str]]
     """The place and the neighbours of each content word that occurs once."""
     route: _Route | None
+    foreign: bool
 
     def between(self, end: int, start: int) -> tuple[str, ...]:
         """Return all words between one that ends at ``end`` and one that starts at ``start``."""
@@ -415,7 +305,8 @@ def words_crossed(a: Parse, b: Parse) -> bool:
     if a.stems == b.stems:
         return False
     code = bool(a.signs and b.signs)
-    texts = (_ordered_text(side.stems, side.commas, code=code) for side in (a, b))
+    foreign = a.foreign and b.foreign
+    texts = (_ordered_text(side.stems, side.commas, code=code, foreign=foreign) for side in (a, b))
     one, other = sorted(texts, key=attrgetter("words"))
     alike = _share(one, other)
     if alike < LEAST_COMPARABLE:
@@ -429,7 +320,9 @@ def words_crossed(a: Parse, b: Parse) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...], *, code: bool) -> _OrderedText:
+def _ordered_text(
+    stems: tuple[str, ...], commas: tuple[int, ...], *, code: bool, foreign: bool
+) -> _OrderedText:
     """Return a text whose words can be compared in order. In code "a" is a name, not an article."""
     every: list[str] = []
     words: list[str] = []
@@ -459,7 +352,8 @@ def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...], *, code: bool
         for place, word in enumerate(words)
         if counts[word] == 1 and _is_content(word)
     }
-    return _OrderedText(tuple(words), tuple(every), tuple(places), counts, spots, _route(words))
+    route = _route(words)
+    return _OrderedText(tuple(words), tuple(every), tuple(places), counts, spots, route, foreign)
 
 
 def _share(one: _OrderedText, other: _OrderedText) -> float:
@@ -707,10 +601,16 @@ def _moved_freely(
 
 
 def _is_phrase(text: _OrderedText, first: int, last: int) -> bool:
-    """Tell whether a phrase can move: it opens like one, and it governs no word after it."""
-    if text.words[first] not in _OPENING or text.words[last - 1] in _NOT_CLOSING:
-        return False
+    """Tell whether a phrase can move: it opens like one, and it governs no word after it.
+
+    In the other languages any word may follow, such as a part of the verb.
+    """
+    opens, ends = text.words[first], text.words[last - 1]
+    if text.foreign:
+        return opens in FOREIGN_OPENING and not is_foreign_function_word(ends)
     after = text.every[text.places[last - 1] + 1 : text.places[last - 1] + 2]
+    if opens not in _OPENING or ends in _NOT_CLOSING:
+        return False
     return not after or after[0] in _BREAKING
 
 

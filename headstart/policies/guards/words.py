@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # --- the parse of a prompt ------------------------------------------------------------------------
 
-PARSE_VERSION = 5
+PARSE_VERSION = 6
 """The version of parses and guards. Raise it whenever a stored parse or a guard's verdict could
 change its meaning. Stored prompts of another version are not compared, and older labels are
 forgotten. A new guard does not need that, since it only removes candidates, nor does a new field of
@@ -332,8 +332,9 @@ _FUNCTION_WORDS = words_of("""
     since within upon
     not no never none neither without cannot except
     very too also just only even still yet already ever again here there now really quite actually
-    please thanks thank hi hello hey ok okay kindly
+    please thanks thank hi hello hey ok okay kindly yes yeah yep sir madam
     um uh er erm hmm hm ah oh well so just basically pls plz thx ta cheers dear lol btw bit
+    wanna gonna gotta lemme gimme
     im ive id ill youre youve theyre weve hes shes thats whats wheres hows whos whens theres heres
     much many somewhere anywhere everywhere nowhere
     help tell know inform possible able try tries tried trying seem seems think believe wonder
@@ -349,7 +350,7 @@ NEGATED_VERBS = words_of("""
 _GRAMMAR = _FUNCTION_WORDS | NEGATED_VERBS
 _FOREIGN_WORDS = """
     de: der die das den dem des ein eine einen einem einer eines und oder aber dass daß ob wenn
-    weil als wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich
+    alle weil als wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich
     du er sie es wir ihr mich dich sich uns euch mir dir ihm ihn ihnen man ist sind war waren
     bin bist sein hat habe haben hast hatte wird werden wurde worden kann kannst können könnte
     könnten könntest muss müssen soll sollte sollen will möchte möchten würde würden darf dürfen
@@ -385,15 +386,15 @@ _FOREIGN_WORDS = """
     / pt: o os as um uma uns umas do da dos das de e ou mas que se como quem onde qual quais
     porquê porque quanto quanta eu você vocês ele nós eles elas me te nos lhe são sou era está
     estão estou estar ser tem têm ter posso pode podes poderia podem devo deve quer queria
-    gostaria em no na nas com pelo pela para pra a ao à às sobre entre desde até este esta isto
-    isso meu minha meus minhas teu tua seu sua nosso nossa muito mais aqui favor obrigado
-    obrigada faço fazer faz saber diga teus seus nossos nossas depois enquanto tuas antes num
-    numa pelas pelos
+    gostaria é há foi foram podem devem em no na nas com pelo pela para pra a ao à às sobre entre
+    desde até este esta isto isso meu minha meus minhas teu tua seu sua nosso nossa muito mais
+    aqui favor obrigado obrigada faço fazer faz saber diga teus seus nossos nossas depois enquanto
+    tuas antes num numa pelas pelos
     / nl: de het een en of maar dat als wanneer hoe wat wie waar waarom welke welk hoeveel ik
     jij je u hij zij ze wij we jullie mij me jou hem haar ons hen is zijn ben bent was waren heb
     hebt heeft hebben had word wordt worden kan kun kunt kunnen kon zou zouden moet moeten mag
     wil wilt willen in op aan uit bij tot door voor tegen met naar sinds om onder van over te er
-    hier daar ook nog al heel graag alsjeblieft alstublieft dank bedankt deze dit die mijn jouw
+    hier daar ook nog al alle heel graag alsjeblieft alstublieft dank bedankt deze dit die mijn jouw
     onze vertel hun na tijdens vanaf
     / pl: i a w z we ze na do od po za o u przez dla przy pod nad przed między jak co kto gdzie
     kiedy dlaczego czemu ile jaki jaka jakie jakich jaką który która które czy że żeby aby bo
@@ -488,6 +489,7 @@ FOREIGN_QUESTIONS = stems_of(
     """
     wann wo warum wie wieso quand où pourquoi comment quel quelle combien
     cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuántas quando onde quem quanto quantos
+    porquê
     dove perché quanti wanneer waar waarom hoe hoeveel kiedy gdzie kto dlaczego jak ile
     när vem varför hur hvornår hvor hvem hvorfor hvordan kapan mana siapa mengapa bagaimana berapa
     zaman nerede neden nasıl kaç nào đâu sao gì nhiêu
@@ -496,6 +498,16 @@ FOREIGN_QUESTIONS = stems_of(
 """The question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish,
 Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names, such as
 "come", "ai" and "kim", and without the French "qui", which mostly asks nothing."""
+FOREIGN_OPENING = stems_of("""
+    im am an auf aus bei beim durch für gegen mit nach seit um vom vor über zu zum zur zwischen
+    während ab bis wenn ob weil wo wie wer wann welche ich dans sur sous avec pour par chez vers
+    depuis pendant à au aux si quand où comment pourquoi combien quel quelle en con para al sobre
+    entre desde hasta hacia cuando como cómo cuál dónde cuándo su per tra fra da dal dalla alla nel
+    nella sul sulla se come dove em na nos nas com por pelo pela ao às até quando qual onde num numa
+    aan op met voor naar bij uit om tegen tot als hoe waar w we z ze za przez dla przy pod nad przed
+    między jak gdzie kiedy jeśli i på från till för med mellan hur när
+""")
+"""Prepositions, conjunctions and question words with which a phrase begins."""
 FOREIGN_DATES = """
     monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
     martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
@@ -576,10 +588,18 @@ def is_foreign_function_word(word: str) -> bool:
 
 
 def with_digits(words: Sequence[Word], spoken: frozenset[str]) -> list[Word]:
-    """Write the number words of these languages in digits."""
+    """Write the number words of these languages in digits.
+
+    "Dos" is two in Spanish, and "of the" in Portuguese: the words that only one of them has tell.
+    """
     numbers: dict[str, str] = {}
     for language in spoken:
         numbers |= _FOREIGN_NUMBERS.get(language, {})
+    if "dos" in numbers and "pt" in spoken:
+        others = [_LANGUAGES_OF.get(word.text, ()) for word in words if word.text != "dos"]
+        spanish = sum(("es" in each) - ("pt" in each) for each in others)
+        if spanish <= 0:
+            del numbers["dos"]
     return [
         word._replace(text=numbers[word.text], kind="number") if word.text in numbers else word
         for word in words
