@@ -246,22 +246,31 @@ class Observer(Protocol):
 class Observers:
     """Passes each observation to all observers. An observer that raises is logged and removed."""
 
-    def __init__(self, observers: Sequence[Observer] = ()) -> None:
-        self._observers = tuple(observers)
+    def __init__(self, observers: Sequence[Observer] = (), given: Observers | None = None) -> None:
+        self.observers = tuple(observers)
+        self._given = given
+        """Observers that get each observation before these, and that outlive them."""
 
     def add(self, observer: Observer) -> None:
         """Notify ``observer`` too, from now on."""
-        self._observers += (observer,)
+        self.observers += (observer,)
 
     def for_engine(self) -> Self:
         """Return observers that notify these, too. An engine adds its own, and they end with it."""
-        return type(self)([self])
+        return type(self)((), self)
 
     def notify(self, observation: Observation) -> None:
         """Notify all observers, in the order in which they were added."""
-        for observer in self._observers:
+        given = () if self._given is None else self._given.observers
+        for observer in given + self.observers:
             try:
                 observer.notify(observation)
             except Exception:
                 logger.exception("observer %r failed and is switched off", type(observer).__name__)
-                self._observers = tuple(each for each in self._observers if each is not observer)
+                self.remove(observer)
+
+    def remove(self, observer: Observer) -> None:
+        """Notify ``observer`` no more."""
+        self.observers = tuple(each for each in self.observers if each is not observer)
+        if self._given is not None:
+            self._given.remove(observer)

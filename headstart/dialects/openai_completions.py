@@ -28,8 +28,8 @@ from headstart.dialects.request_form import RequestForm
 from headstart.dialects.requests import (
     check_types,
     decode_object,
-    first_limit,
     read_field,
+    read_limit,
     read_model,
     repeats_keys,
 )
@@ -77,7 +77,7 @@ class CompletionsForm(RequestForm):
         """Return the limit, which is keyed, and the number of answers, also unreturned ones."""
         document = request.document
         written = _count_prompts(document.get("prompt")) * (document.get("best_of") or 1)
-        limit = first_limit([read_field(document, "max_tokens", int)])
+        limit = read_limit(document, "max_tokens")
         return limit, max(request.choices, written)
 
     def opening(self, document: dict[str, Any]) -> list[Any]:

@@ -34,12 +34,11 @@ from headstart.dialects.requests import (
     edit_fields,
     effort_of,
     filled,
-    first_limit,
     kept_stops,
     last_user_text,
     name_results,
     plain_text,
-    read_field,
+    read_limit,
     read_message_list,
     read_model,
     repeats_keys,
@@ -305,7 +304,7 @@ def parse_request(body: bytes) -> ChatRequest:
     query = last_user_text(read_message_list(document))
     check_types(document, _TYPES)
     repeats = repeats_keys(body, document)
-    limits = document.get("max_completion_tokens"), read_field(document, "max_tokens", int)
+    limit = read_limit(document, "max_completion_tokens", "max_tokens")
     choices = document.get("n")
     if choices is not None and choices < 1:
         raise InvalidRequest("n: must be at least 1")
@@ -319,7 +318,7 @@ def parse_request(body: bytes) -> ChatRequest:
         document=document,
         query=query,
         include_usage=_includes_usage(document),
-        max_tokens=first_limit(limits),
+        max_tokens=limit,
         choices=choices or 1,
         logprobs=bool(logprobs),
         user=named_user(document),

@@ -133,13 +133,18 @@ def read_field(document: dict[str, Any], field: str, kind: type[T]) -> T | None:
     raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[kind]}")
 
 
-def first_limit(limits: Iterable[int | None]) -> int | None:
+def read_limit(document: dict[str, Any], *fields: str) -> int | None:
     """Return the first limit of an answer's tokens that is set; None: the answer has no limit.
 
-    Some servers, such as llama.cpp's, take a negative number for no limit.
+    Some servers, such as llama.cpp's, take a negative number for no limit. Raises InvalidRequest.
     """
-    limit = next((each for each in limits if each is not None), None)
-    return None if limit is None or limit < 0 else limit
+    for field in fields:
+        limit = document.get(field)
+        if type(limit) is int:
+            return None if limit < 0 else limit
+        if limit is not None:
+            raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[int]}")
+    return None
 
 
 def last_user_text(messages: list[dict[str, Any]]) -> str | None:
@@ -244,8 +249,8 @@ class Fields:
         return self._typed(name, "an integer", int)
 
     def limit(self, *names: str) -> int | None:
-        """Return the first limit of these fields (see ``first_limit``), and take all of them."""
-        return first_limit([self.integer(name) for name in names])
+        """Return the first limit of these fields (see ``read_limit``), and take all of them."""
+        return read_limit({name: self.integer(name) for name in names}, *names)
 
     def number(self, name: str) -> float | None:
         return self._typed(name, "a number", int, float)

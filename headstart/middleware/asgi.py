@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from asyncio import _get_running_loop  # None under trio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -151,7 +152,7 @@ class Gateway:
         self._relays = relays
         self._prefixes = RELAYED_PREFIXES if relays else ()
         self._origins = origins
-        self._engines: dict[asyncio.AbstractEventLoop, StartedEngine] = {}
+        self._engines: dict[asyncio.AbstractEventLoop | None, StartedEngine] = {}
         self._starting: dict[asyncio.AbstractEventLoop, asyncio.Future[StartedEngine]] = {}
         self._guards: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         """The tasks that close engines when their loops end."""
@@ -175,7 +176,7 @@ class Gateway:
             if found is None:
                 return None
             page_headers = found
-        running = self._started or await self._try_to_start()
+        running = self._engines.get(_get_running_loop()) or await self._try_to_start()
         tracing = None if running is None else running.tracing
         if tracing is not None and scope.get(TRACED) is not tracing:
             scope[TRACED] = tracing
@@ -236,7 +237,7 @@ class Gateway:
             scope = as_openai(scope) or scope
         if not (self._relays and raw_path(scope).startswith(SOCKET_PREFIXES)):
             return await self.app(scope, receive, send)
-        running = self._started or await self._try_to_start()
+        running = self._engines.get(_get_running_loop()) or await self._try_to_start()
         tracing = None if running is None else running.tracing
         if tracing is not None and scope.get(TRACED) is not tracing:
             scope[TRACED] = tracing
@@ -249,14 +250,6 @@ class Gateway:
             await running.sockets.handle(scope, receive, send, draining=self.draining)
         else:
             await refuse_socket(scope, send, 503, "not_ready", "the gateway cannot start")
-
-    @property
-    def _started(self) -> StartedEngine | None:
-        """The engine of the running event loop, if it has started."""
-        try:
-            return self._engines.get(asyncio.get_running_loop())
-        except RuntimeError:  # trio runs, which has another loop
-            return None
 
     async def running(self) -> StartedEngine:
         """Return the started engine, starting it on first use. Raises HeadstartError."""
@@ -300,7 +293,7 @@ class Gateway:
 
         Parts that need the old loop fail at once; a thread may hang.
         """
-        for loop in [loop for loop in self._engines if loop.is_closed()]:
+        for loop in [loop for loop in self._guards if loop.is_closed()]:
             left = self._engines.pop(loop)
             self._guards.pop(loop, None)
             self._memory = left.memory

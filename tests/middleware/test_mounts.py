@@ -415,8 +415,8 @@ async def test_equal_questions_in_flight_call_the_app_once() -> None:
         async with asyncio.TaskGroup() as group:
             both = [group.create_task(ask_app(session, url)) for _ in range(2)]
             await until(lambda: counted.asked == 1)
-            assert wrapped._started is not None
-            await in_flight(wrapped._started.engine._flights, 2)
+            assert wrapped._engines
+            await in_flight(wrapped._engines[asyncio.get_running_loop()].engine._flights, 2)
             release.set()
         assert sorted(task.result().headers["cache-status"] for task in both) == [
             "headstart; fwd=miss; collapsed; detail=joined",
@@ -659,9 +659,9 @@ async def test_the_engine_starts_and_stops_whatever_the_app_does_with_its_lifesp
             store=f"sqlite:///{tmp_path}/cache.db",
         )
         async with serving(wrapped) as url, aiohttp.ClientSession() as session:
-            assert wrapped._started is not None
+            assert wrapped._engines
             caches.append((await ask_app(session, url, host="app.example")).headers["x-cache"])
-        assert wrapped._started is None
+        assert not wrapped._engines
     assert caches == ["MISS", "HIT"]
 
 

@@ -378,10 +378,10 @@ async def test_the_cost_of_a_call_is_told_once_however_many_requests_share_it() 
     price = {"default": {"input_per_million": 1.0, "output_per_million": 2.0}}
     async with proxied(upstream, provider={"price": price}) as proxy:
         assert isinstance(proxy.app, Gateway)
-        assert proxy.app._started is not None
+        assert proxy.app._engines
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(proxy.ask()) for _ in range(3)]
-            await in_flight(proxy.app._started.engine._flights, 3)
+            await in_flight(proxy.app._engines[asyncio.get_running_loop()].engine._flights, 3)
             upstream.hold.release()
             upstream.hold.release()
         costs = [each.result().headers.get("x-headstart-cost") for each in asked]
