@@ -5,6 +5,7 @@ Each refusal is a short, stable reason.
 
 from __future__ import annotations
 
+import math
 import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -140,7 +141,7 @@ class Admission:
         limit = request.max_tokens
         if limit is None or limit < 0:  # some servers take -1 for no limit
             return None
-        return _refuse_length(limit, entry.origin.completion_tokens)
+        return _refuse_length(limit, _tokens_of_longest(answer, entry.origin.completion_tokens))
 
 
 NEVER_STORED = "never-stored"
@@ -185,6 +186,17 @@ def _refuse_length(limit: int, tokens: int) -> str | None:
     if tokens <= 0:
         return "unknown-length"
     return "longer-than-limit" if tokens > limit else None
+
+
+def _tokens_of_longest(answer: Completion, tokens: int) -> int:
+    """Return the tokens of the longest choice, because a limit is one of each choice.
+
+    Providers report the sum over all choices: it is divided as the characters are.
+    """
+    sizes = [choice.size for choice in answer.choices]
+    if len(sizes) < 2 or not any(sizes):
+        return tokens
+    return math.ceil(tokens * max(sizes) / sum(sizes))
 
 
 def _parse_variants(sampled: str) -> int:

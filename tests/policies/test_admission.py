@@ -312,6 +312,16 @@ def test_several_choices_serve_fewer_but_not_more() -> None:
     assert verdicts == [None, None, "too-few-choices"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "reason"), [(15, None), (14, "longer-than-limit"), (1, "longer-than-limit")]
+)
+def test_the_longest_of_several_choices_must_fit_the_limit(limit: int, reason: str | None) -> None:
+    texts = ("A box.", "A box of boxes")
+    choices = tuple(Choice(index=0, parts=(Text(text=each),), finish="stop") for each in texts)
+    stored = entry(Completion(model="m", choices=choices, created=1), completion_tokens=21)
+    assert Admission().refuse_serve(request(choices=2, max_tokens=limit), stored) == reason
+
+
 def with_logprobs(alternatives: int | None) -> Entry:
     if alternatives is None:
         return entry(answer())
