@@ -114,6 +114,8 @@ class Admission:
             reason = _refuse_choice(choice, form, response_format, tools)
             if reason is not None:
                 return reason
+        if form.forces_call(request.document) and not all(map(_calls, answer.choices)):
+            return "no-tool-call"
         limit = request.max_tokens
         if limit is None or limit < 0 or form.keeps_cut_answers:
             return None
@@ -252,6 +254,10 @@ def _refuse_choice(
         return "empty"
     broken = response_format is not None and breaks_format(text, response_format)
     return "broken-format" if broken else None
+
+
+def _calls(choice: Choice) -> bool:
+    return any(isinstance(part, ToolCall) for part in choice.parts)
 
 
 def _all_listed(names: Iterable[str], tools: Sequence[str]) -> bool:

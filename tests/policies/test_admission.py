@@ -363,6 +363,33 @@ def tool_call(
 
 
 @pytest.mark.parametrize(
+    ("fields", "forced"),
+    [
+        ({"tool_choice": "required"}, True),
+        ({"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, True),
+        ({"tool_choice": {"type": "function", "name": "get_weather"}}, True),
+        ({"tool_choice": {"type": "tool", "name": "get_weather"}}, True),
+        ({"tool_choice": {"type": "any"}}, True),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []}}, True),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required"}}}, True),
+        ({"function_call": {"name": "get_weather"}}, True),
+        ({"tool_choice": "auto"}, False),
+        ({"tool_choice": {"type": "auto"}}, False),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, False),
+        ({"function_call": "none"}, False),
+        ({}, False),
+    ],
+)
+def test_a_text_in_place_of_a_forced_call_is_not_stored(
+    fields: dict[str, Any], *, forced: bool
+) -> None:
+    asked = request(**fields)
+    called = answer(tool_call(), finish="tool_calls")
+    assert Admission().refuse_store(asked, called, ("*",)) is None
+    assert Admission().refuse_store(asked, answer()) == ("no-tool-call" if forced else None)
+
+
+@pytest.mark.parametrize(
     ("stored", "tools", "reason"),
     [
         (answer(tool_call(), finish="tool_calls"), (), "tool-calls"),
