@@ -22,7 +22,7 @@ from headstart.cli.options import JSON, command, config_field, flag, print_json
 from headstart.cli.serve import ServeOptions, chosen_settings
 from headstart.config.checks import billing_note, listing_note, notes_on
 from headstart.config.loading import load_settings
-from headstart.config.providers import NO_UPSTREAM, model_at, model_table, price_at
+from headstart.config.providers import NO_UPSTREAM, model_at, model_table, price_at, sends_no_bill
 from headstart.config.strategies import strategy_of
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
@@ -414,6 +414,7 @@ LIMIT_S = 10.0
 _SHOWN = 5
 """Most models of an upstream that are shown."""
 _LIST_BYTES = 4 * 1024 * 1024
+_WORDS_BYTES = 1024
 _CONTENT = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, Finished)
 _HEADERS: Headers = ((b"content-type", b"application/json"),)
 
@@ -446,14 +447,19 @@ async def ask_all(settings: Settings) -> list[LiveResult]:
 
 
 def model_for(upstream: UpstreamSettings, settings: Settings) -> str | None:
-    """Return the model to ask for: a route's, else one of the user's aliases, else the cheapest."""
+    """Return the model to ask for: a route's, else one of the user's aliases, else the cheapest.
+
+    A server of your own offers what was loaded into it: its list alone can tell.
+    """
     for route in settings.route:
         pattern = route.match.model
         if upstream.name in strategy_of(route).members and not _WILD & set(pattern):
             return model_at(upstream, pattern)
     known = model_table().names_at(upstream.preset or "")
     own = [real for alias, real in upstream.models.items() if known.get(alias) != real]
-    return own[0] if own else model_table().cheapest(upstream.preset or "")
+    if own or sends_no_bill(upstream):
+        return next(iter(own), None)
+    return model_table().cheapest(upstream.preset or "")
 
 
 async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | None) -> LiveResult:
@@ -464,18 +470,19 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
     with anyio.move_on_after(LIMIT_S):
         try:
             if model is None:
-                listed = await _models(upstream, chosen.speaks)
+                listed, refused = await _models(upstream, chosen.speaks)
                 model = next(iter(listed), None)
             if model is None:
-                error = f"{FailureKind.NO_SUCH_MODEL}: none is known; set one in models"
+                none = f"{FailureKind.NO_SUCH_MODEL}: none is known; set one in models"
+                error = refused or none
             else:
                 ttft_s, error = await _first_token(upstream, model)
             if error is not None and error.startswith(FailureKind.NO_SUCH_MODEL):
-                listed = listed or await _models(upstream, chosen.speaks)
+                listed = listed or (await _models(upstream, chosen.speaks))[0]
         except UpstreamError as failed:
             error = error_line(failure_of(failed, clock()).kind, str(failed))
-        except RequestError as refused:  # the upstream's dialect cannot express the call
-            error = error_line(FailureKind.BAD_REQUEST, str(refused))
+        except RequestError as inexpressible:  # in the upstream's dialect
+            error = error_line(FailureKind.BAD_REQUEST, str(inexpressible))
     return LiveResult(
         upstream=chosen.name,
         model=model,
@@ -515,11 +522,11 @@ def failure_in(event: ErrorReported, reply: Reply) -> Failure:
     return classify(status, (event.code or "",), event.message, headers, clock())
 
 
-async def _models(upstream: Upstream, dialect: str) -> tuple[str, ...]:
-    """Return the models that an upstream lists, if any. Raises UpstreamError."""
+async def _models(upstream: Upstream, dialect: str) -> tuple[tuple[str, ...], str | None]:
+    """Return the models that an upstream lists, and why it lists none. Raises UpstreamError."""
     form = BY_SETTING[dialect].models
     if form is None:
-        return ()
+        return (), None
     call = Call(
         id=new_ulid(clock),
         method="GET",
@@ -535,11 +542,15 @@ async def _models(upstream: Upstream, dialect: str) -> tuple[str, ...]:
         async for piece in reply.pieces:
             body += piece.data
             if len(body) > _LIST_BYTES:
-                return ()
+                return (), None
+    if reply.status >= 400:
+        words = body[:_WORDS_BYTES].decode(errors="replace")
+        kind = classify(reply.status, (), words, reply.headers, clock()).kind
+        return (), error_line(kind, f"its list of models has status {reply.status}: {words}")
     try:
-        return tuple(each.id for each in form.read(msgspec.json.decode(body)))
+        return tuple(each.id for each in form.read(msgspec.json.decode(body))), None
     except UNDECODABLE:
-        return ()
+        return (), None
 
 
 def chat_call(
