@@ -43,6 +43,9 @@ _FINISH_REASONS = word_classes(
     }
 )
 
+_TELLING_OF_PROMPT = ("return_token_ids", "prompt_logprobs", "return_prompt_text", "echo")
+"""Fields of vLLM and others by which an answer repeats its own prompt, or the prompt's tokens."""
+
 MOST_SHARED_CHARACTERS = 32_768
 """Longest text that users may share. Encoders read less, and searching this much text for personal
 data takes 5 ms."""
@@ -84,6 +87,9 @@ class Admission:
             return "no-user-text"
         if not request.query.strip():
             return "blank"
+        told = map(request.document.get, _TELLING_OF_PROMPT)
+        if any(value is not None and value is not False for value in told):
+            return "tells-of-prompt"
         return self._refuse_to_share(request, request.query) if self._share_users else None
 
     def _refuse_to_share(self, request: ChatRequest, query: str) -> str | None:

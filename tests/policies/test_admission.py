@@ -131,6 +131,22 @@ def test_semantic_answers_need_a_question(query: str | None, reason: str | None)
 
 
 @pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"return_token_ids": True}, "tells-of-prompt"),
+        ({"prompt_logprobs": 0}, "tells-of-prompt"),
+        ({"echo": True}, "tells-of-prompt"),
+        ({"echo": False, "prompt_logprobs": None}, None),
+        ({"logprobs": True}, None),
+    ],
+)
+def test_an_answer_that_repeats_its_prompt_serves_no_other_prompt(
+    fields: dict[str, Any], reason: str | None
+) -> None:
+    assert Admission().refuse_semantic(request(**fields)) == reason
+
+
+@pytest.mark.parametrize(
     ("query", "reason"),
     [
         ("What is my balance?", "personal"),
