@@ -477,11 +477,13 @@ class RequestForm:
                 "type": "allowed_tools",
                 "mode": mode,
             }:
-                return mode == "required"
+                return bool(mode == "required")
             case {"type": kind}:  # "any" and "tool" are Anthropic's
                 return kind in ("function", "custom", "any", "tool")
-            case choice:
-                return choice == "required" or (isinstance(choice, dict) and "name" in choice)
+            case {"name": _} | "required":
+                return True
+            case _:
+                return False
 
     def has_tool_results(self, document: dict[str, Any]) -> bool:
         """Tell whether the conversation holds the results of a tool."""

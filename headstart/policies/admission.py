@@ -43,7 +43,9 @@ _FINISH_REASONS = word_classes(
     }
 )
 
-_TELLING_OF_PROMPT = ("return_token_ids", "prompt_logprobs", "return_prompt_text", "echo")
+_FORCING = {"tool_choice", "function_call", "toolConfig"}
+"""Fields that can force the call of a tool."""
+_TELLING_OF_PROMPT = {"return_token_ids", "prompt_logprobs", "return_prompt_text", "echo"}
 """Fields of vLLM and others by which an answer repeats its own prompt, or the prompt's tokens."""
 
 MOST_SHARED_CHARACTERS = 32_768
@@ -87,9 +89,10 @@ class Admission:
             return "no-user-text"
         if not request.query.strip():
             return "blank"
-        told = map(request.document.get, _TELLING_OF_PROMPT)
-        if any(value is not None and value is not False for value in told):
-            return "tells-of-prompt"
+        for name in _TELLING_OF_PROMPT & request.document.keys():
+            value = request.document[name]
+            if value is not None and value is not False:  # 0 log probabilities are some
+                return "tells-of-prompt"
         return self._refuse_to_share(request, request.query) if self._share_users else None
 
     def _refuse_to_share(self, request: ChatRequest, query: str) -> str | None:
@@ -120,7 +123,11 @@ class Admission:
             reason = _refuse_choice(choice, form, response_format, tools)
             if reason is not None:
                 return reason
-        if form.forces_call(request.document) and not all(map(_calls, answer.choices)):
+        if (
+            _FORCING & request.document.keys()
+            and form.forces_call(request.document)
+            and not all(map(_calls, answer.choices))
+        ):
             return "no-tool-call"
         limit = request.max_tokens
         if limit is None or limit < 0 or form.keeps_cut_answers:
@@ -149,7 +156,10 @@ class Admission:
         limit = request.max_tokens
         if limit is None or limit < 0:  # some servers take -1 for no limit
             return None
-        return _refuse_length(limit, _tokens_of_longest(answer, entry.origin.completion_tokens))
+        tokens = entry.origin.completion_tokens
+        if len(answer.choices) > 1:
+            tokens = _tokens_of_longest(answer, tokens)
+        return _refuse_length(limit, tokens)
 
 
 NEVER_STORED = "never-stored"
@@ -202,7 +212,7 @@ def _tokens_of_longest(answer: Completion, tokens: int) -> int:
     Providers report the sum over all choices: it is divided as the characters are.
     """
     sizes = [choice.size for choice in answer.choices]
-    if len(sizes) < 2 or not any(sizes):
+    if not any(sizes):
         return tokens
     return math.ceil(tokens * max(sizes) / sum(sizes))
 
