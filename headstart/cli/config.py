@@ -416,6 +416,11 @@ _SHOWN = 5
 _LIST_BYTES = 4 * 1024 * 1024
 _WORDS_BYTES = 1024
 _CONTENT = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, Finished)
+_OTHER_CALLS: Mapping[bytes, dict[str, Any]] = {
+    b"/v1/embeddings": {"input": ["Hi"]},
+    b"/v1/rerank": {"query": "Hi", "documents": ["Hi"]},
+}
+"""What a model that cannot chat is asked for."""
 _HEADERS: Headers = ((b"content-type", b"application/json"),)
 
 
@@ -463,7 +468,10 @@ def model_for(upstream: UpstreamSettings, settings: Settings) -> str | None:
 
 
 async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | None) -> LiveResult:
-    """Ask for one token of ``model``, or of the first that is listed. Errors are results."""
+    """Ask for one token of ``model``, or of the first that is listed. Errors are results.
+
+    A model that cannot chat, but embeds or ranks texts, has no first token and no error.
+    """
     listed: tuple[str, ...] = ()
     ttft_s = None
     error: str | None = f"{FailureKind.TIMEOUT}: no answer within {LIMIT_S:g} s"
@@ -479,6 +487,8 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
                 ttft_s, error = await _first_token(upstream, model)
             if error is not None and error.startswith(FailureKind.NO_SUCH_MODEL):
                 listed = listed or (await _models(upstream, chosen.speaks))[0]
+                if model in listed and await _answers_other_calls(upstream, model):
+                    error = None
         except UpstreamError as failed:
             error = error_line(failure_of(failed, clock()).kind, str(failed))
         except RequestError as inexpressible:  # in the upstream's dialect
@@ -527,30 +537,50 @@ async def _models(upstream: Upstream, dialect: str) -> tuple[tuple[str, ...], st
     form = BY_SETTING[dialect].models
     if form is None:
         return (), None
-    call = Call(
-        id=new_ulid(clock),
-        method="GET",
-        path=form.path,
-        query_string=form.query,
-        headers=(),
-        body=b"",
-        dialect="",
-        endpoint="check",
-    )
-    body = b""
-    async with await upstream.send(call) as reply:
-        async for piece in reply.pieces:
-            body += piece.data
-            if len(body) > _LIST_BYTES:
-                return (), None
-    if reply.status >= 400:
+    status, headers, body = await _ask(upstream, form.path, query=form.query)
+    if status >= 400:
         words = body[:_WORDS_BYTES].decode(errors="replace")
-        kind = classify(reply.status, (), words, reply.headers, clock()).kind
-        return (), error_line(kind, f"its list of models has status {reply.status}: {words}")
+        kind = classify(status, (), words, headers, clock()).kind
+        return (), error_line(kind, f"its list of models has status {status}: {words}")
     try:
         return tuple(each.id for each in form.read(msgspec.json.decode(body))), None
     except UNDECODABLE:
         return (), None
+
+
+async def _answers_other_calls(upstream: Upstream, model: str) -> bool:
+    """Tell whether a model embeds or ranks texts. Raises UpstreamError."""
+    for path, fields in _OTHER_CALLS.items():
+        status, _, _ = await _ask(upstream, path, msgspec.json.encode({"model": model, **fields}))
+        if status == 200:
+            return True
+    return False
+
+
+async def _ask(
+    upstream: Upstream, path: bytes, body: bytes = b"", *, query: bytes = b""
+) -> tuple[int, Headers, bytes]:
+    """Return status, headers and body of the answer to a call that is not a chat.
+
+    An answer that is too long is empty. Raises UpstreamError.
+    """
+    call = Call(
+        id=new_ulid(clock),
+        method="POST" if body else "GET",
+        path=path,
+        query_string=query,
+        headers=_HEADERS if body else (),
+        body=body,
+        dialect="",
+        endpoint="check",
+    )
+    whole = b""
+    async with await upstream.send(call) as reply:
+        async for piece in reply.pieces:
+            whole += piece.data
+            if len(whole) > _LIST_BYTES:
+                return reply.status, reply.headers, b""
+    return reply.status, reply.headers, whole
 
 
 def chat_call(
