@@ -351,6 +351,12 @@ class Choice(Frozen):
         """The text, without reasoning and refusals."""
         return "".join(part.text for part in self.parts if isinstance(part, Text))
 
+    @property
+    def size(self) -> int:
+        """The length of all parts in characters."""
+        told = [part.arguments if isinstance(part, ToolCall) else part.text for part in self.parts]
+        return sum(map(len, told))
+
 
 class Completion(Frozen, tag="completion"):
     """A whole answer. It can be replayed as JSON or as a stream without loss."""

@@ -22,7 +22,7 @@ from headstart.cli.options import JSON, command, config_field, flag, print_json
 from headstart.cli.serve import ServeOptions, chosen_settings
 from headstart.config.checks import billing_note, listing_note, notes_on
 from headstart.config.loading import load_settings
-from headstart.config.providers import NO_UPSTREAM, model_at, model_table, price_at
+from headstart.config.providers import NO_UPSTREAM, model_at, model_table, price_at, sends_no_bill
 from headstart.config.strategies import strategy_of
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
@@ -414,7 +414,13 @@ LIMIT_S = 10.0
 _SHOWN = 5
 """Most models of an upstream that are shown."""
 _LIST_BYTES = 4 * 1024 * 1024
+_WORDS_BYTES = 1024
 _CONTENT = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, Finished)
+_OTHER_CALLS: Mapping[bytes, dict[str, Any]] = {
+    b"/v1/embeddings": {"input": ["Hi"]},
+    b"/v1/rerank": {"query": "Hi", "documents": ["Hi"]},
+}
+"""What a model that cannot chat is asked for."""
 _HEADERS: Headers = ((b"content-type", b"application/json"),)
 
 
@@ -446,36 +452,47 @@ async def ask_all(settings: Settings) -> list[LiveResult]:
 
 
 def model_for(upstream: UpstreamSettings, settings: Settings) -> str | None:
-    """Return the model to ask for: a route's, else one of the user's aliases, else the cheapest."""
+    """Return the model to ask for: a route's, else one of the user's aliases, else the cheapest.
+
+    A server of your own offers what was loaded into it: its list alone can tell.
+    """
     for route in settings.route:
         pattern = route.match.model
         if upstream.name in strategy_of(route).members and not _WILD & set(pattern):
             return model_at(upstream, pattern)
     known = model_table().names_at(upstream.preset or "")
     own = [real for alias, real in upstream.models.items() if known.get(alias) != real]
-    return own[0] if own else model_table().cheapest(upstream.preset or "")
+    if own or sends_no_bill(upstream):
+        return next(iter(own), None)
+    return model_table().cheapest(upstream.preset or "")
 
 
 async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | None) -> LiveResult:
-    """Ask for one token of ``model``, or of the first that is listed. Errors are results."""
+    """Ask for one token of ``model``, or of the first that is listed. Errors are results.
+
+    A model that cannot chat, but embeds or ranks texts, has no first token and no error.
+    """
     listed: tuple[str, ...] = ()
     ttft_s = None
     error: str | None = f"{FailureKind.TIMEOUT}: no answer within {LIMIT_S:g} s"
     with anyio.move_on_after(LIMIT_S):
         try:
             if model is None:
-                listed = await _models(upstream, chosen.speaks)
+                listed, refused = await _models(upstream, chosen.speaks)
                 model = next(iter(listed), None)
             if model is None:
-                error = f"{FailureKind.NO_SUCH_MODEL}: none is known; set one in models"
+                none = f"{FailureKind.NO_SUCH_MODEL}: none is known; set one in models"
+                error = refused or none
             else:
                 ttft_s, error = await _first_token(upstream, model)
             if error is not None and error.startswith(FailureKind.NO_SUCH_MODEL):
-                listed = listed or await _models(upstream, chosen.speaks)
+                listed = listed or (await _models(upstream, chosen.speaks))[0]
+                if model in listed and await _answers_other_calls(upstream, model):
+                    error = None
         except UpstreamError as failed:
             error = error_line(failure_of(failed, clock()).kind, str(failed))
-        except RequestError as refused:  # the upstream's dialect cannot express the call
-            error = error_line(FailureKind.BAD_REQUEST, str(refused))
+        except RequestError as inexpressible:  # in the upstream's dialect
+            error = error_line(FailureKind.BAD_REQUEST, str(inexpressible))
     return LiveResult(
         upstream=chosen.name,
         model=model,
@@ -515,31 +532,55 @@ def failure_in(event: ErrorReported, reply: Reply) -> Failure:
     return classify(status, (event.code or "",), event.message, headers, clock())
 
 
-async def _models(upstream: Upstream, dialect: str) -> tuple[str, ...]:
-    """Return the models that an upstream lists, if any. Raises UpstreamError."""
+async def _models(upstream: Upstream, dialect: str) -> tuple[tuple[str, ...], str | None]:
+    """Return the models that an upstream lists, and why it lists none. Raises UpstreamError."""
     form = BY_SETTING[dialect].models
     if form is None:
-        return ()
+        return (), None
+    status, headers, body = await _ask(upstream, form.path, query=form.query)
+    if status >= 400:
+        words = body[:_WORDS_BYTES].decode(errors="replace")
+        kind = classify(status, (), words, headers, clock()).kind
+        return (), error_line(kind, f"its list of models has status {status}: {words}")
+    try:
+        return tuple(each.id for each in form.read(msgspec.json.decode(body))), None
+    except UNDECODABLE:
+        return (), None
+
+
+async def _answers_other_calls(upstream: Upstream, model: str) -> bool:
+    """Tell whether a model embeds or ranks texts. Raises UpstreamError."""
+    for path, fields in _OTHER_CALLS.items():
+        status, _, _ = await _ask(upstream, path, msgspec.json.encode({"model": model, **fields}))
+        if status == 200:
+            return True
+    return False
+
+
+async def _ask(
+    upstream: Upstream, path: bytes, body: bytes = b"", *, query: bytes = b""
+) -> tuple[int, Headers, bytes]:
+    """Return status, headers and body of the answer to a call that is not a chat.
+
+    An answer that is too long is empty. Raises UpstreamError.
+    """
     call = Call(
         id=new_ulid(clock),
-        method="GET",
-        path=form.path,
-        query_string=form.query,
-        headers=(),
-        body=b"",
+        method="POST" if body else "GET",
+        path=path,
+        query_string=query,
+        headers=_HEADERS if body else (),
+        body=body,
         dialect="",
         endpoint="check",
     )
-    body = b""
+    whole = b""
     async with await upstream.send(call) as reply:
         async for piece in reply.pieces:
-            body += piece.data
-            if len(body) > _LIST_BYTES:
-                return ()
-    try:
-        return tuple(each.id for each in form.read(msgspec.json.decode(body)))
-    except UNDECODABLE:
-        return ()
+            whole += piece.data
+            if len(whole) > _LIST_BYTES:
+                return reply.status, reply.headers, b""
+    return reply.status, reply.headers, whole
 
 
 def chat_call(

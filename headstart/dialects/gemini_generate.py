@@ -390,6 +390,13 @@ class _ContentsForm(RequestForm):
     def is_hosted(self, tool: dict[str, Any]) -> bool:
         return bool(tool.keys() - {"functionDeclarations"})
 
+    def forces_call(self, document: dict[str, Any]) -> bool:
+        match document.get("toolConfig"):
+            case {"functionCallingConfig": {"mode": str(mode)}}:
+                return mode.upper() == "ANY"
+            case _:
+                return False
+
     def response_format(self, document: dict[str, Any]) -> object:
         config = self.sampling(document)
         schema = config.get("responseJsonSchema") or config.get("responseSchema")

@@ -82,10 +82,12 @@ _FIELDS = field_uses(
     ranged="n logprobs top_logprobs max_tokens max_completion_tokens",
     ignored=(
         "stream stream_options metadata prediction prompt_cache_key prompt_cache_options "
-        "prompt_cache_retention safety_identifier service_tier store user cache_control cache"
+        "prompt_cache_retention safety_identifier service_tier store user cache_control cache "
+        "request_id rid"
     ),
 )
-"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field."""
+"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field, and
+``request_id`` (vLLM) and ``rid`` (SGLang) name one call."""
 
 
 def _time_left(now: float, then: float) -> str:

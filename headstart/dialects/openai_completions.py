@@ -288,10 +288,11 @@ _FIELDS = field_uses(
     ),
     ignored=(
         "stream stream_options user safety_identifier metadata store service_tier "
-        "prompt_cache_key cache_control cache"
+        "prompt_cache_key cache_control cache request_id rid"
     ),
 )
-"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field."""
+"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field, and
+``request_id`` (vLLM) and ``rid`` (SGLang) name one call."""
 
 OPENAI_COMPLETIONS = Dialect(
     name=NAME,

@@ -470,6 +470,21 @@ class RequestForm:
         """Tell whether the model may call tools."""
         return bool(document.get("tools") or document.get("functions"))
 
+    def forces_call(self, document: dict[str, Any]) -> bool:
+        """Tell whether the answer has to call a tool."""
+        match document.get("tool_choice") or document.get("function_call"):
+            case {"type": "allowed_tools", "allowed_tools": {"mode": mode}} | {
+                "type": "allowed_tools",
+                "mode": mode,
+            }:
+                return bool(mode == "required")
+            case {"type": kind}:  # "any" and "tool" are Anthropic's
+                return kind in ("function", "custom", "any", "tool")
+            case {"name": _} | "required":
+                return True
+            case _:
+                return False
+
     def has_tool_results(self, document: dict[str, Any]) -> bool:
         """Tell whether the conversation holds the results of a tool."""
         return any(self._holds_result(each) for each in self._listed(document))

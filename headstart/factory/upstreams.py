@@ -357,13 +357,15 @@ def provider_of(
     from headstart.middleware.router import Provider
 
     chosen, (main, *further) = opened.settings, dialects_of(opened)
-    preset_name = chosen.preset or ""
+    preset_name, named = chosen.preset or "", aliases(chosen)
+    by_preset = model_table().aliases_at(preset_name).items() if sends_no_bill(chosen) else ()
     return Provider(
         name=chosen.name,
         base_url=chosen.base_url,
         dialect=main.name,
-        models=aliases(chosen),
+        models=named,
         named=frozenset(chosen.models),
+        surmised=frozenset(name for name, real in by_preset if named[name] == real),
         known=model_table().priced_at(preset_name).union(model_table().names_at(preset_name)),
         candidates=candidates,
         relay=relay,

@@ -380,7 +380,7 @@ class PumpedCall:
         if tokens is not None or whole is None or request is None:
             return self._sum_up(reply, whole, costs, tokens or Tokens())
         prompt = round(len(self._call.body) / CHARS_PER_TOKEN)
-        completion = round(answer_size(whole) / CHARS_PER_TOKEN)
+        completion = _estimated_tokens(answer_size(whole), request)
         self._sum_up(reply, whole, costs, Tokens(prompt, completion), estimated=True)
 
     def _sum_up(
@@ -568,3 +568,14 @@ def _calls_tools(entry: Entry) -> bool:
 def _has_its_length(headers: Headers, size: int) -> bool:
     """Return whether the body is as long as its headers announced (RFC 9111, section 3.3)."""
     return all(value == b"%d" % size for name, value in headers if name == b"content-length")
+
+
+def _estimated_tokens(size: int, request: ChatRequest) -> int:
+    """Estimate the tokens of an answer of so many characters that came to its own end.
+
+    Later requests compare their limit with the estimate. So the answer fits the limit of its own
+    request, and no text has 0 tokens.
+    """
+    tokens = max(round(size / CHARS_PER_TOKEN), 1 if size else 0)
+    limit = request.max_tokens
+    return tokens if limit is None or limit < 1 else min(tokens, limit * request.choices)

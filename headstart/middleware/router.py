@@ -48,6 +48,8 @@ class Provider:
     """Its candidates by ``[[route]]``; "" for routes that do not name it."""
     relay: Candidate
     """Its candidate for relayed requests."""
+    surmised: frozenset[str] = frozenset()
+    """Names that its preset gave to a server of the operator: its own list knows better."""
     own_keys: frozenset[str] = frozenset()
     """Its names (one for each key) under which it never gets a caller's key."""
     further: frozenset[str] = frozenset()
@@ -490,7 +492,8 @@ class ModelLists:
         rule = first_rule(self._rules, model=name, path=path, headers=call.headers)
         for provider in self._router.providers_for(dialect.name, name, rule.name):
             own = self._own(provider, name)
-            if own is not None or rule.model == name or name in provider.models:
+            settled = name in provider.models and not self._is_disproved(provider, name)
+            if own is not None or rule.model == name or settled:
                 own = own or ListedModel(id=name)
                 return msgspec.structs.replace(own, id=name, owner=provider.name)
         return None
@@ -498,6 +501,10 @@ class ModelLists:
     def _own(self, provider: Provider, name: str) -> ListedModel | None:
         """Return a model with the description from its upstream's list."""
         return self._models.get(provider.name, {}).get(provider.models.get(name, name))
+
+    def _is_disproved(self, provider: Provider, name: str) -> bool:
+        """Tell whether the upstream's list lacks a name that is only surmised."""
+        return name in provider.surmised and provider.name in self._models
 
     async def _refresh(self) -> None:
         """Ask for old lists again, and wait a little for lists that have never come yet."""

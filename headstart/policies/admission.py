@@ -5,6 +5,7 @@ Each refusal is a short, stable reason.
 
 from __future__ import annotations
 
+import math
 import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,11 @@ _FINISH_REASONS = word_classes(
         "refusal": "refusal",
     }
 )
+
+_FORCING = {"tool_choice", "function_call", "toolConfig"}
+"""Fields that can force the call of a tool."""
+_TELLING_OF_PROMPT = {"return_token_ids", "prompt_logprobs", "return_prompt_text", "echo"}
+"""Fields of vLLM and others by which an answer repeats its own prompt, or the prompt's tokens."""
 
 MOST_SHARED_CHARACTERS = 32_768
 """Longest text that users may share. Encoders read less, and searching this much text for personal
@@ -83,6 +89,10 @@ class Admission:
             return "no-user-text"
         if not request.query.strip():
             return "blank"
+        for name in _TELLING_OF_PROMPT & request.document.keys():
+            value = request.document[name]
+            if value is not None and value is not False:  # 0 log probabilities are some
+                return "tells-of-prompt"
         return self._refuse_to_share(request, request.query) if self._share_users else None
 
     def _refuse_to_share(self, request: ChatRequest, query: str) -> str | None:
@@ -113,6 +123,12 @@ class Admission:
             reason = _refuse_choice(choice, form, response_format, tools)
             if reason is not None:
                 return reason
+        if (
+            _FORCING & request.document.keys()
+            and form.forces_call(request.document)
+            and not all(map(_calls, answer.choices))
+        ):
+            return "no-tool-call"
         limit = request.max_tokens
         if limit is None or form.keeps_cut_answers:
             return None
@@ -140,7 +156,10 @@ class Admission:
         limit = request.max_tokens
         if limit is None:
             return None
-        return _refuse_length(limit, entry.origin.completion_tokens)
+        tokens = entry.origin.completion_tokens
+        if len(answer.choices) > 1:
+            tokens = _tokens_of_longest(answer, tokens)
+        return _refuse_length(limit, tokens)
 
 
 NEVER_STORED = "never-stored"
@@ -185,6 +204,17 @@ def _refuse_length(limit: int, tokens: int) -> str | None:
     if tokens <= 0:
         return "unknown-length"
     return "longer-than-limit" if tokens > limit else None
+
+
+def _tokens_of_longest(answer: Completion, tokens: int) -> int:
+    """Return the tokens of the longest choice, because a limit is one of each choice.
+
+    Providers report the sum over all choices: it is divided as the characters are.
+    """
+    sizes = [choice.size for choice in answer.choices]
+    if not any(sizes):
+        return tokens
+    return math.ceil(tokens * max(sizes) / sum(sizes))
 
 
 def _parse_variants(sampled: str) -> int:
@@ -240,6 +270,10 @@ def _refuse_choice(
         return "empty"
     broken = response_format is not None and breaks_format(text, response_format)
     return "broken-format" if broken else None
+
+
+def _calls(choice: Choice) -> bool:
+    return any(isinstance(part, ToolCall) for part in choice.parts)
 
 
 def _all_listed(names: Iterable[str], tools: Sequence[str]) -> bool:

@@ -14,6 +14,8 @@ from headstart.config.providers import providers
 from headstart.lab.simulator import Simulator
 from headstart.settings import RouteMatch, RouteSettings, Settings, UpstreamSettings
 from support.repository import ROOT
+from support.scripted import ScriptedUpstream, lifespan
+from support.serving import serving
 from support.simulated import simulated
 
 if TYPE_CHECKING:
@@ -201,6 +203,8 @@ def test_the_providers_that_serve_would_find_are_checked(
         ({"preset": "groq"}, "gpt-*", "llama-3.1-8b-instant"),
         ({"preset": "groq", "models": {"fast": "mine"}}, None, "mine"),
         ({"base_url": "http://127.0.0.1:1/v1", "name": "groq"}, None, None),
+        ({"preset": "vllm"}, None, None),
+        ({"preset": "vllm", "models": {"fast": "mine"}}, None, "mine"),
     ],
 )
 def test_the_model_asked_for_is_the_routes_the_users_or_the_cheapest(
@@ -235,6 +239,39 @@ async def test_live_asks_each_upstream_once_and_names_what_fails() -> None:
     assert down.ttft_s is None
     assert down.error is not None
     assert down.error.startswith("unreachable: ")
+
+
+@pytest.mark.anyio
+async def test_live_tells_that_the_list_of_models_was_refused() -> None:
+    upstream = ScriptedUpstream()
+    upstream.status, upstream.body = 401, b'{"detail":"Unauthorized"}'
+    async with serving(upstream) as url:
+        own = UpstreamSettings(name="own", base_url=f"{url}/v1")
+        (result,) = await ask_all(checked(Settings(upstream=(own,))))
+    assert result.error is not None
+    assert result.error.startswith("unauthorized: its list of models has status 401: ")
+
+
+async def _embeds_alone(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "lifespan":
+        return await lifespan(receive, send)
+    bodies = {
+        "/v1/models": b'{"object":"list","data":[{"id":"embedder","object":"model"}]}',
+        "/v1/embeddings": b'{"data":[{"index":0,"embedding":[0.5]}],"model":"embedder"}',
+    }
+    body = bodies.get(scope["path"])
+    status = 404 if body is None else 200
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": body or b'{"detail":"Not Found"}'})
+    return None
+
+
+@pytest.mark.anyio
+async def test_live_asks_a_server_that_cannot_chat_for_an_embedding() -> None:
+    async with serving(_embeds_alone) as url:
+        own = UpstreamSettings(name="own", base_url=f"{url}/v1")
+        (result,) = await ask_all(checked(Settings(upstream=(own,))))
+    assert (result.model, result.ttft_s, result.error) == ("embedder", None, None)
 
 
 def test_check_says_where_the_list_of_models_comes_from(

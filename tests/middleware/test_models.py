@@ -78,6 +78,19 @@ async def test_the_list_is_answered_while_an_upstream_is_down_and_says_its_age()
     assert len(first.requests) == len(second.requests) == 1
 
 
+@pytest.mark.parametrize("listed", ["mine", "openai/gpt-oss-20b"])
+async def test_the_list_of_an_own_server_tells_which_models_of_its_preset_it_has(
+    listed: str,
+) -> None:
+    options = ({"preset": "vllm", "models": {"fast": "mine"}}, KEYED[1])
+    own, other = RawUpstream(listing(listed)), RawUpstream(listing("small"))
+    async with relay_to(own, other, routes=(), options=options) as gate:
+        found = [name for name, owner in (await owners(gate)).items() if owner == "a"]
+    named = {"gpt-oss-20b", listed} if "oss" in listed else {listed}
+    assert {"fast", *named} <= set(found)
+    assert "llama-3.3-70b" not in found
+
+
 async def test_an_upstream_that_never_answered_is_listed_by_its_settings() -> None:
     options = ({**KEYED[0], "models": {"fast": "small"}}, KEYED[1])
     async with relay_to(None, RawUpstream(None), routes=(), options=options) as gate:

@@ -131,6 +131,22 @@ def test_semantic_answers_need_a_question(query: str | None, reason: str | None)
 
 
 @pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"return_token_ids": True}, "tells-of-prompt"),
+        ({"prompt_logprobs": 0}, "tells-of-prompt"),
+        ({"echo": True}, "tells-of-prompt"),
+        ({"echo": False, "prompt_logprobs": None}, None),
+        ({"logprobs": True}, None),
+    ],
+)
+def test_an_answer_that_repeats_its_prompt_serves_no_other_prompt(
+    fields: dict[str, Any], reason: str | None
+) -> None:
+    assert Admission().refuse_semantic(request(**fields)) == reason
+
+
+@pytest.mark.parametrize(
     ("query", "reason"),
     [
         ("What is my balance?", "personal"),
@@ -310,6 +326,16 @@ def test_several_choices_serve_fewer_but_not_more() -> None:
     assert verdicts == [None, None, "too-few-choices"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "reason"), [(15, None), (14, "longer-than-limit"), (1, "longer-than-limit")]
+)
+def test_the_longest_of_several_choices_must_fit_the_limit(limit: int, reason: str | None) -> None:
+    texts = ("A box.", "A box of boxes")
+    choices = tuple(Choice(index=0, parts=(Text(text=each),), finish="stop") for each in texts)
+    stored = entry(Completion(model="m", choices=choices, created=1), completion_tokens=21)
+    assert Admission().refuse_serve(request(choices=2, max_tokens=limit), stored) == reason
+
+
 def with_logprobs(alternatives: int | None) -> Entry:
     if alternatives is None:
         return entry(answer())
@@ -348,6 +374,33 @@ def tool_call(
     name: str = "get_weather", arguments: str = '{"city": "Rome"}', **more: Any
 ) -> ToolCall:
     return ToolCall(id="call_1", name=name, arguments=arguments, **more)
+
+
+@pytest.mark.parametrize(
+    ("fields", "forced"),
+    [
+        ({"tool_choice": "required"}, True),
+        ({"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, True),
+        ({"tool_choice": {"type": "function", "name": "get_weather"}}, True),
+        ({"tool_choice": {"type": "tool", "name": "get_weather"}}, True),
+        ({"tool_choice": {"type": "any"}}, True),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []}}, True),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required"}}}, True),
+        ({"function_call": {"name": "get_weather"}}, True),
+        ({"tool_choice": "auto"}, False),
+        ({"tool_choice": {"type": "auto"}}, False),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, False),
+        ({"function_call": "none"}, False),
+        ({}, False),
+    ],
+)
+def test_a_text_in_place_of_a_forced_call_is_not_stored(
+    fields: dict[str, Any], *, forced: bool
+) -> None:
+    asked = request(**fields)
+    called = answer(tool_call(), finish="tool_calls")
+    assert Admission().refuse_store(asked, called, ("*",)) is None
+    assert Admission().refuse_store(asked, answer()) == ("no-tool-call" if forced else None)
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,12 @@ def test_an_answer_must_keep_the_form_that_was_asked_for(wanted: dict[str, Any])
     assert Admission().refuse_store(request, answer('{"a": 1}')) is None
 
 
+@pytest.mark.parametrize(("mode", "reason"), [("ANY", "no-tool-call"), ("AUTO", None)])
+def test_a_text_in_place_of_a_forced_call_is_not_stored(mode: str, reason: str | None) -> None:
+    request = asked(toolConfig={"functionCallingConfig": {"mode": mode}})
+    assert Admission().refuse_store(request, answer()) == reason
+
+
 def test_ranged_fields_are_compared_with_the_stored_answer() -> None:
     logprobs = {"chosenCandidates": [{"token": "Be"}]}
     origin = Origin(model="m", upstream="u", ttft_s=0.1, total_s=0.2, completion_tokens=20)

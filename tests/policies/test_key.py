@@ -370,6 +370,13 @@ def test_prompt_cache_marks_do_not_matter() -> None:
     assert key(body(cache_control={"type": "ephemeral"})) == key(body())
 
 
+@pytest.mark.parametrize("name", ["request_id", "rid"])
+def test_the_name_of_one_call_is_not_keyed(name: str) -> None:
+    """Servers take it in the body (vLLM, SGLang), and each call has another."""
+    asked = {"model": "m-1", "messages": [{"role": "user", "content": "And?"}]}
+    assert key({**asked, name: "call-1"}) == key({**asked, name: "call-2"}) == key(asked)
+
+
 @pytest.mark.parametrize(
     "messages",
     [[], None, "hi", [None], [{}], [{"role": "user"}], [{"role": "user", "content": 5}]],

@@ -31,7 +31,7 @@ from headstart.policies.agreement.judge import (
 )
 from headstart.policies.match import Veto
 from headstart.reply import Transcript
-from headstart.types import CacheKey, Call, Completion, Entry, RawResponse, ToolCall, ulid_time
+from headstart.types import CacheKey, Call, Completion, Entry, RawResponse, ulid_time
 
 if TYPE_CHECKING:
     import asyncio
@@ -350,8 +350,7 @@ def answer_size(answer: Completion | RawResponse) -> int:
     """Return the length of an answer in characters, roughly."""
     if isinstance(answer, RawResponse):
         return len(answer.body)
-    parts = (part for choice in answer.choices for part in choice.parts)
-    return sum(len(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts)
+    return sum(choice.size for choice in answer.choices)
 
 
 MOST_WAITING = 256
