@@ -279,8 +279,14 @@ def _chunk_head(names: bytes, id: str, created: int) -> bytes:
 
 
 def _encode_names(of: Started | Completion) -> bytes:
-    """Return the names of the model and its deployment, as members of each chunk."""
-    return _encode(_names(of))[1:-1] + b","
+    """Return the names of the model and its deployment, as members of each chunk.
+
+    Whole answers may say null for the deployment. In chunks some clients take only a string.
+    """
+    names = _names(of)
+    if of.fingerprint is None:
+        del names["system_fingerprint"]
+    return _encode(names)[1:-1] + b","
 
 
 def _names(of: Started | Completion) -> dict[str, Any]:
