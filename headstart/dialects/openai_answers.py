@@ -283,9 +283,7 @@ def _encode_names(of: Started | Completion) -> bytes:
 
     Whole answers may say null for the deployment. In chunks some clients take only a string.
     """
-    names = _names(of)
-    if of.fingerprint is None:
-        del names["system_fingerprint"]
+    names = {name: value for name, value in _names(of).items() if value is not None}
     return _encode(names)[1:-1] + b","
 
 
