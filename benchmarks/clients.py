@@ -5,16 +5,22 @@
         llama-index-llms-openai instructor anthropic google-genai litellm langchain \
         langchain-anthropic langgraph smolagents[openai] agno haystack-ai autogen-agentchat \
         autogen-ext[openai] semantic-kernel mirascope[openai] outlines guidance groq mistralai \
-        together google-adk claude-agent-sdk dspy
+        together google-adk claude-agent-sdk dspy strands-agents[openai] ag2[openai] \
+        agent-framework-openai deepagents claudette langfuse openrouter portkey-ai \
+        cerebras-cloud-sdk fireworks-ai livekit-plugins-openai pipecat-ai[openai] \
+        fast-agent-mcp langextract[openai]
     npm install --prefix MODULES openai @openai/agents ai @ai-sdk/openai @ai-sdk/anthropic \
         @anthropic-ai/sdk @google/genai @openai/codex @anthropic-ai/claude-code opencode-ai \
         @qwen-code/qwen-code @continuedev/cli @langchain/core @langchain/openai \
-        @langchain/anthropic @mastra/core llamaindex @llamaindex/openai groq-sdk together-ai
+        @langchain/anthropic @mastra/core llamaindex @llamaindex/openai groq-sdk together-ai \
+        @openrouter/sdk @strands-agents/sdk @ax-llm/ax @tanstack/ai @tanstack/ai-openai \
+        @voltagent/core multi-llm-ts xsai
     python -m benchmarks.clients --python CLIENTS/bin/python --modules MODULES [--only NAME]
 
 Each client is a program of its own, in an environment apart from Headstart's. It knows the address
 of a gateway and a key, and nothing else. Behind the gateway are simulated providers of OpenAI,
-Anthropic and Google. A client that is not installed is named and left out.
+Anthropic and Google. A client that is not installed is named and left out. Not all of these
+packages fit into one environment: install the rest into others, and run once with each.
 
 For each call the table has the requests that the client made, and the gateway's ``Cache-Status``.
 """
@@ -120,10 +126,12 @@ async def call(command: Sequence[str], *, key: str, folder: Path, root: str) -> 
             {"provider": {"anthropic": {"options": {"baseURL": base}}}}
         ),
     }
-    (folder / "continue.yaml").write_text(CONTINUE.format(base=base, key=key), encoding="utf-8")
+    work = folder / "work"  # not the home: agents list its files in their prompts
+    work.mkdir(exist_ok=True)
+    (work / "continue.yaml").write_text(CONTINUE.format(base=base, key=key), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         *command,
-        cwd=folder,
+        cwd=work,
         env=environment,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

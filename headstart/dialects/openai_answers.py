@@ -279,8 +279,12 @@ def _chunk_head(names: bytes, id: str, created: int) -> bytes:
 
 
 def _encode_names(of: Started | Completion) -> bytes:
-    """Return the names of the model and its deployment, as members of each chunk."""
-    return _encode(_names(of))[1:-1] + b","
+    """Return the names of the model and its deployment, as members of each chunk.
+
+    Whole answers may say null for the deployment. In chunks some clients take only a string.
+    """
+    names = {name: value for name, value in _names(of).items() if value is not None}
+    return _encode(names)[1:-1] + b","
 
 
 def _names(of: Started | Completion) -> dict[str, Any]:
@@ -505,7 +509,7 @@ def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
         choice=choice,
         id=call_id,
         name=name,
-        arguments=_arguments(arguments),
+        arguments=text_of_arguments(arguments),
         kind=kind,
         extra=extra,
     )
@@ -519,12 +523,13 @@ def _read_function_call(body: Any, choice: int, calls: _ToolCalls) -> ToolCallDe
         index=calls.place(0, "", named=False),
         choice=choice,
         name=as_text(body.get("name")),
-        arguments=_arguments(body.get("arguments")),
+        arguments=text_of_arguments(body.get("arguments")),
         kind="function_call",
     )
 
 
-def _arguments(value: Any) -> str:
+def text_of_arguments(value: Any) -> str:
+    """Return the arguments of a call as JSON text."""
     if value is None or isinstance(value, str):
         return value or ""
     # Some local servers send an object instead of JSON text.

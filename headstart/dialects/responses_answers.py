@@ -416,6 +416,8 @@ class ResponsesDecoder(JSONDecoder):
     ) -> tuple[StreamEvent, ...]:
         """Return the event for a piece of text or of a call's arguments, unless it is empty."""
         text = fields.get(name)
+        if kind in CALLS:
+            text = openai_answers.text_of_arguments(text)
         if not text:
             return ()
         if type(text) is not str:

@@ -337,6 +337,25 @@ def test_calls_that_no_delta_told_are_read_at_the_end() -> None:
         assert answer.choices[0].finish == "tool_calls"
 
 
+def test_arguments_sent_as_an_object_become_text() -> None:
+    call = called(arguments={"a": 1})
+    done = event(
+        "response.function_call_arguments.done",
+        1,
+        item_id="fc_1",
+        output_index=0,
+        arguments={"a": 1},
+    )
+    answers = [
+        completion_of(response(call)),
+        folded(decoded(DIALECT, BEGUN + completed(call))),
+        folded(decoded(DIALECT, BEGUN + done + completed(call))),
+    ]
+    for answer in answers:
+        assert told_of(answer.choices[0]) == [("call", "call_1", "f", '{"a":1}')]
+    assert body_of(answers[0])["output"] == [called(arguments='{"a":1}')]
+
+
 def test_events_of_hosted_tools_say_nothing_and_their_items_stay() -> None:
     item = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {}}
     stream = BEGUN + event("response.output_item.added", 1, output_index=0, item=item)
