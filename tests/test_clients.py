@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import anthropic
 import httpx
@@ -28,6 +29,7 @@ from headstart.httpx_transport import HeadstartTransport
 from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Stall
 from headstart.langchain_cache import HeadstartCache
+from headstart.middleware.asgi import not_found
 from headstart.settings import EncoderSettings
 from support.patience import PATIENCE_S
 from support.serving import serving_in_thread
@@ -177,11 +179,19 @@ def test_a_client_of_no_known_sdk_is_refused() -> None:
         headstart.wrap({})  # type: ignore[type-var]
 
 
-def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", ["gevent.thread", "eventlet.green.thread"])
+def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     """Gevent and eventlet replace the function that starts threads: an event loop would hang."""
-    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: None)
+    monkeypatch.setattr(_thread, "start_new_thread", Mock(__module__=module))
     with pytest.raises(ConfigError, match="start headstart serve"):
         headstart.wrap(openai.OpenAI(api_key="x"))
+
+
+def test_threads_of_a_debugger_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Mock(__module__="_pydev_bundle.pydev_monkey", side_effect=_thread.start_new_thread)
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    server = LocalServer(not_found)
+    server.close()
 
 
 def test_an_app_that_does_not_start_is_an_error() -> None:
