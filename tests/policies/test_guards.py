@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
+from headstart.policies.guards.negation import negations
 from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import MOST_VECTORS, split_words, stem
 
@@ -752,3 +754,16 @@ def test_entry_without_the_facts_of_its_form_matches_prose_alone() -> None:
 )
 def test_hostile_forms_are_read(text: str) -> None:
     assert parse(text).asks == frozenset()
+
+
+def test_many_negations_are_read_in_linear_time() -> None:
+    def least_s(count: int) -> float:
+        words = split_words("no " * count)
+        took = []
+        for _ in range(3):
+            began = time.process_time()
+            negations(words)
+            took.append(time.process_time() - began)
+        return min(took)
+
+    assert least_s(4000) < 30 * least_s(500)
