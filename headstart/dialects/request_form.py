@@ -480,7 +480,7 @@ class RequestForm:
                 return bool(mode == "required")
             case {"type": kind}:  # "any" and "tool" are Anthropic's
                 return kind in ("function", "custom", "any", "tool")
-            case {"name": _} | "required":
+            case {"function": {"name": _}} | {"name": _} | "required" | "any":  # Mistral's "any"
                 return True
             case _:
                 return False
