@@ -305,7 +305,7 @@ class Gateway:
 
         Parts that need the old loop fail at once; a thread may hang.
         """
-        for loop in [loop for loop in tuple(self._engines) if loop.is_closed()]:
+        for loop in [loop for loop in tuple(self._guards) if loop.is_closed()]:
             self._guards.pop(loop, None)
             if (left := self._engines.pop(loop, None)) is not None:  # no other thread was faster
                 self._memory = left.memory

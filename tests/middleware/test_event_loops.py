@@ -179,7 +179,7 @@ def test_a_client_that_leaves_during_the_start_stops_no_other_request() -> None:
 
         async def start(memory: object = None) -> StartedEngine:
             await gate.wait()
-            return StartedEngine(cast("Any", None), gate.wait, None)
+            return StartedEngine(cast("Any", None), app.aclose, None)
 
         app = Gateway(cast("Any", None), endpoints=cast("Any", None), start=start)
         async with asyncio.TaskGroup() as tasks:
