@@ -12,11 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
+from headstart.policies.guards.facts import dates
 from headstart.policies.guards.negation import negations
 from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import MOST_VECTORS, split_words, stem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headstart.policies.guards.words import Parse
     from headstart.settings import GuardName
 
@@ -756,13 +759,16 @@ def test_hostile_forms_are_read(text: str) -> None:
     assert parse(text).asks == frozenset()
 
 
-def test_many_negations_are_read_in_linear_time() -> None:
+@pytest.mark.parametrize(
+    ("read", "text"), [(negations, "no "), (dates, "3 march ")], ids=["negations", "dates"]
+)
+def test_long_lists_are_read_in_linear_time(read: Callable[..., object], text: str) -> None:
     def least_s(count: int) -> float:
-        words = split_words("no " * count)
+        words = split_words(text * count)
         took = []
         for _ in range(3):
             began = time.process_time()
-            negations(words)
+            read(words)
             took.append(time.process_time() - began)
         return min(took)
 
