@@ -89,7 +89,7 @@ class LocalServer:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        if _thread.start_new_thread.__module__ != "_thread":
+        if _thread.start_new_thread.__module__.startswith(("gevent.", "eventlet.")):
             raise ConfigError(
                 "gevent or eventlet has replaced the threads of this program, and no event loop "
                 "can run in theirs: start headstart serve, and give its address to the client as "

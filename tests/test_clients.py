@@ -28,12 +28,13 @@ from headstart.httpx_transport import HeadstartTransport
 from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Stall
 from headstart.langchain_cache import HeadstartCache
+from headstart.middleware.asgi import not_found
 from headstart.settings import EncoderSettings
 from support.patience import PATIENCE_S
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ASKED: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
@@ -177,11 +178,28 @@ def test_a_client_of_no_known_sdk_is_refused() -> None:
         headstart.wrap({})  # type: ignore[type-var]
 
 
-def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def start_thread_of(module: str) -> Callable[..., int]:
+    """Return a function that starts threads as one of this module would."""
+
+    def start(*args: Any, original: Callable[..., int] = _thread.start_new_thread) -> int:
+        return original(*args)
+
+    start.__module__ = module
+    return start
+
+
+@pytest.mark.parametrize("module", ["gevent.thread", "eventlet.green.thread"])
+def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     """Gevent and eventlet replace the function that starts threads: an event loop would hang."""
-    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: None)
+    monkeypatch.setattr(_thread, "start_new_thread", start_thread_of(module))
     with pytest.raises(ConfigError, match="start headstart serve"):
         headstart.wrap(openai.OpenAI(api_key="x"))
+
+
+def test_threads_of_a_debugger_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = start_thread_of("_pydev_bundle.pydev_monkey")
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    LocalServer(not_found).close()
 
 
 def test_an_app_that_does_not_start_is_an_error() -> None:

@@ -422,6 +422,7 @@ _OTHER_CALLS: Mapping[bytes, dict[str, Any]] = {
 }
 """What a model that cannot chat is asked for."""
 _HEADERS: Headers = ((b"content-type", b"application/json"),)
+_NO_MODEL = FailureKind.NO_SUCH_MODEL
 
 
 class LiveResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -480,12 +481,14 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
             if model is None:
                 listed, refused = await _models(upstream, chosen.speaks)
                 model = next(iter(listed), None)
+                if model is None and (refused or _NO_MODEL).startswith(_NO_MODEL):
+                    # A proxy of your own before the preset's provider may have no list.
+                    model = model_table().cheapest(chosen.preset or "")
             if model is None:
-                none = f"{FailureKind.NO_SUCH_MODEL}: none is known; set one in models"
-                error = refused or none
+                error = refused or f"{_NO_MODEL}: none is known; set one in models"
             else:
                 ttft_s, error = await _first_token(upstream, model)
-            if error is not None and error.startswith(FailureKind.NO_SUCH_MODEL):
+            if error is not None and error.startswith(_NO_MODEL):
                 listed = listed or (await _models(upstream, chosen.speaks))[0]
                 if model in listed and await _answers_other_calls(upstream, model):
                     error = None

@@ -380,9 +380,11 @@ class RequestForm:
     def with_limit(self, document: dict[str, Any], tokens: int) -> dict[str, Any]:
         """Return the document with a limit on the answer.
 
-        Providers that know the limit by another name have their quirks.
+        Providers that know the limit by another name have their quirks. A ``max_tokens`` below 0,
+        which is no limit, is left out.
         """
-        return {**document, "max_completion_tokens": tokens}
+        kept = {name: value for name, value in document.items() if name != "max_tokens"}
+        return {**kept, "max_completion_tokens": tokens}
 
     def turn(self, role: str, text: str) -> PromptMessage:
         """Return a message of the user or of the model."""
@@ -480,7 +482,7 @@ class RequestForm:
                 return bool(mode == "required")
             case {"type": kind}:  # "any" and "tool" are Anthropic's
                 return kind in ("function", "custom", "any", "tool")
-            case {"name": _} | "required":
+            case {"function": {"name": _}} | {"name": _} | "required" | "any":  # Mistral's "any"
                 return True
             case _:
                 return False

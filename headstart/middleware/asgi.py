@@ -28,7 +28,7 @@ from headstart.middleware.respond import (
 from headstart.observe import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from headstart.embeddings.stores.memory import MemoryStore
     from headstart.middleware.batches.service import BatchService
@@ -154,8 +154,8 @@ class Gateway:
         self._origins = origins
         self._engines: dict[asyncio.AbstractEventLoop | None, StartedEngine] = {}
         self._starting: dict[asyncio.AbstractEventLoop, asyncio.Future[StartedEngine]] = {}
-        self._guards: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
-        """The tasks that close engines when their loops end."""
+        self._guards: dict[asyncio.AbstractEventLoop, AsyncGenerator[None]] = {}
+        """They close engines when their loops end."""
         self._memory: MemoryStore | None = None
         """The store of an engine whose loop has ended, for the next engine."""
         self._start_paused_until = -math.inf
@@ -257,55 +257,66 @@ class Gateway:
         if (started := self._engines.get(loop)) is not None:
             return started
         if (future := self._starting.get(loop)) is not None:
-            return await asyncio.shield(future)
+            await asyncio.wait((future,))
+            # It is cancelled if the client of the request that began the start has left.
+            return await self.running() if future.cancelled() else future.result()
         self._starting[loop] = future = loop.create_future()
-        memory = None
         try:
-            await self._leave_ended_loops()
-            memory, self._memory = self._memory, None
-            started = await self._start(memory=memory)
+            started = await self._open(loop)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
         except BaseException as error:
-            self._memory = memory
             self._start_paused_until = loop.time() + START_PAUSE_S
             future.set_exception(error)
             future.exception()  # The error is read here, because perhaps nobody waits for it.
             raise
         finally:
             del self._starting[loop]
-        self._engines[loop] = started
-        self._guards[loop] = loop.create_task(self._close_with_loop(loop))
-        await asyncio.sleep(0)  # a task that has not begun would not notice its cancellation
         future.set_result(started)
         return started
 
-    async def _close_with_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close the engine when its loop ends: ``asyncio.run`` then cancels all tasks."""
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> StartedEngine:
+        await self._leave_ended_loops()
+        memory, self._memory = self._memory, None
         try:
-            await loop.create_future()
+            self._engines[loop] = started = await self._start(memory=memory)
+        except BaseException:
+            self._memory = memory
+            raise
+        self._guards[loop] = guard = self._close_with_loop(loop)
+        await anext(guard)
+        return started
+
+    async def _close_with_loop(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None]:
+        """Close the engine when its loop ends: ``asyncio.run`` then closes all generators."""
+        try:
+            yield
         finally:
             self._guards.pop(loop, None)
             if (started := self._engines.pop(loop, None)) is not None:
-                self._memory = started.memory
-                await started.aclose()
+                try:
+                    await started.aclose()
+                finally:
+                    self._memory = started.memory
 
     async def _leave_ended_loops(self) -> None:
-        """Close the engines of loops that were closed while tasks ran.
+        """Close the engines of loops that were closed without their generators.
 
         Parts that need the old loop fail at once; a thread may hang.
         """
-        for loop in [loop for loop in self._guards if loop.is_closed()]:
-            left = self._engines.pop(loop)
+        for loop in [loop for loop in tuple(self._guards) if loop.is_closed()]:
             self._guards.pop(loop, None)
-            self._memory = left.memory
-            with anyio.move_on_after(ABANDONED_S), contextlib.suppress(Exception):
-                await left.aclose()
+            if (left := self._engines.pop(loop, None)) is not None:  # no other thread was faster
+                self._memory = left.memory
+                with anyio.move_on_after(ABANDONED_S), contextlib.suppress(Exception):
+                    await left.aclose()
 
     async def aclose(self) -> None:
         """Stop the engine: drain, cancel, flush, close. Safe to call twice."""
         loop = _running_loop()
-        started = self._engines.pop(loop, None)
-        if started is not None:
-            self._guards.pop(loop).cancel()
+        if (started := self._engines.pop(loop, None)) is not None:
+            await self._guards.pop(loop).aclose()
             await started.aclose()
 
     async def _failed_start(self) -> HeadstartError | None:

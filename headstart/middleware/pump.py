@@ -20,7 +20,7 @@ from headstart.errors import (
     UpstreamTimeout,
 )
 from headstart.middleware.flights import Flight, FlightHead, Flights
-from headstart.middleware.learning.learner import PendingComparison, answer_size
+from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import Observer, StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
@@ -380,7 +380,7 @@ class PumpedCall:
         if tokens is not None or whole is None or request is None:
             return self._sum_up(reply, whole, costs, tokens or Tokens())
         prompt = round(len(self._call.body) / CHARS_PER_TOKEN)
-        completion = _estimated_tokens(answer_size(whole), request)
+        completion = _estimated_tokens(whole, request.max_tokens)
         self._sum_up(reply, whole, costs, Tokens(prompt, completion), estimated=True)
 
     def _sum_up(
@@ -570,12 +570,14 @@ def _has_its_length(headers: Headers, size: int) -> bool:
     return all(value == b"%d" % size for name, value in headers if name == b"content-length")
 
 
-def _estimated_tokens(size: int, request: ChatRequest) -> int:
-    """Estimate the tokens of an answer of so many characters that came to its own end.
+def _estimated_tokens(answer: Completion, limit: int | None) -> int:
+    """Estimate the tokens of an answer that came to its own end.
 
-    Later requests compare their limit with the estimate. So the answer fits the limit of its own
-    request, and no text has 0 tokens.
+    Later requests compare their limit with the estimate of the longest choice. So the answer fits
+    the limit of its own request, and no text has 0 tokens.
     """
-    tokens = max(round(size / CHARS_PER_TOKEN), 1 if size else 0)
-    limit = request.max_tokens
-    return tokens if limit is None or limit < 1 else min(tokens, limit * request.choices)
+    sizes = [choice.size for choice in answer.choices]
+    if not any(sizes):
+        return 0
+    tokens = max(round(sum(sizes) / CHARS_PER_TOKEN), 1)
+    return min(tokens, limit * sum(sizes) // max(sizes)) if limit else tokens

@@ -10,7 +10,7 @@ import pytest
 from headstart.__main__ import main
 from headstart.cli.config import ask_all, model_for
 from headstart.config.checks import checked
-from headstart.config.providers import providers
+from headstart.config.providers import model_table, providers
 from headstart.lab.simulator import Simulator
 from headstart.settings import RouteMatch, RouteSettings, Settings, UpstreamSettings
 from support.repository import ROOT
@@ -250,6 +250,31 @@ async def test_live_tells_that_the_list_of_models_was_refused() -> None:
         (result,) = await ask_all(checked(Settings(upstream=(own,))))
     assert result.error is not None
     assert result.error.startswith("unauthorized: its list of models has status 401: ")
+
+
+async def _lists_nothing(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "lifespan":
+        return await lifespan(receive, send)
+    body = b'{"detail":"Not Found"}'
+    if scope["path"] == "/v1/chat/completions":
+        said = b'{"message":{"role":"assistant","content":"Hi"},"finish_reason":"length"}'
+        body = b'{"model":"m","choices":[%b]}' % said
+    headers = [(b"content-type", b"application/json")]
+    status = 200 if b"choices" in body else 404
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+    return None
+
+
+@pytest.mark.anyio
+async def test_live_asks_a_proxy_without_a_list_for_a_model_of_its_preset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", "key")
+    async with serving(_lists_nothing) as url:
+        proxy = UpstreamSettings(preset="groq", base_url=f"{url}/v1")
+        (result,) = await ask_all(checked(Settings(upstream=(proxy,))))
+    assert (result.model, result.error) == (model_table().cheapest("groq"), None)
 
 
 async def _embeds_alone(scope: Any, receive: Any, send: Any) -> None:

@@ -7,25 +7,26 @@ for each request, or start and stop the app for each.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import threading
+import warnings
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from headstart import Endpoint, HeadstartMiddleware, Settings, UpstreamSettings, gateway
+from headstart.middleware.asgi import Gateway, StartedEngine
 from headstart.settings import CacheSettings, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from headstart.middleware.asgi import Gateway
 
 CHAT = "/v1/chat/completions"
 COMPLETION = json.dumps(
@@ -149,6 +150,47 @@ def test_event_loops_that_run_side_by_side_have_their_own_engines() -> None:
                 loop.call_soon_threadsafe(loop.stop)
                 thread.join(10)
                 loop.close()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_loop_that_cancels_no_task_leaves_nothing_in_the_log(
+    caplog: pytest.LogCaptureFixture, ended: bool
+) -> None:
+    loop = asyncio.new_event_loop()
+    with provider() as url, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # the connection ends with the program
+        warnings.simplefilter("error", pytest.PytestUnraisableExceptionWarning)
+        app = gateway_to(url, "memory:")
+        assert loop.run_until_complete(ask(app, "Which city?"))[0] == 200
+        if ended:
+            loop.close()
+        del app
+        gc.collect()
+        if not ended:  # it closes what nobody refers to
+            loop.run_until_complete(asyncio.sleep(0.1))
+            assert not asyncio.all_tasks(loop)
+            loop.close()
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def test_a_client_that_leaves_during_the_start_stops_no_other_request() -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def start(memory: object = None) -> StartedEngine:
+            await gate.wait()
+            return StartedEngine(cast("Any", None), app.aclose, None)
+
+        app = Gateway(cast("Any", None), endpoints=cast("Any", None), start=start)
+        async with asyncio.TaskGroup() as tasks:
+            leaving, waiting = (tasks.create_task(app.running()) for _ in range(2))
+            await asyncio.sleep(0)
+            leaving.cancel()
+            gate.set()
+        assert leaving.cancelled()
+        assert not waiting.cancelled()
+
+    asyncio.run(main())
 
 
 class Recorder:

@@ -327,15 +327,17 @@ async def test_limits_of_the_request_are_checked_against_the_stored_answer() -> 
         assert len(proxy.upstream.calls) == 2
 
 
-@pytest.mark.parametrize("text", ["No", "Rayleigh scattering. " * 9])
-async def test_an_answer_without_usage_fits_the_limit_of_its_own_request(text: str) -> None:
+@pytest.mark.parametrize(
+    "texts", [["No"], ["Rayleigh scattering. " * 9], ["Rayleigh scattering. " * 9, "No"]]
+)
+async def test_an_answer_without_usage_fits_the_limit_of_its_own_request(texts: list[str]) -> None:
     """Its estimated length would be 0, or more than the limit within which it came to its end."""
     upstream = ScriptedUpstream()
-    choice = {"index": 0, "finish_reason": "stop"}
-    message = {"role": "assistant", "content": text}
-    upstream.body = json.dumps({"model": "m", "choices": [{**choice, "message": message}]}).encode()
+    said = [{"message": {"role": "assistant", "content": text}} for text in texts]
+    choices = [{"index": n, "finish_reason": "stop", **each} for n, each in enumerate(said)]
+    upstream.body = json.dumps({"model": "m", "choices": choices}).encode()
     async with proxied(upstream) as proxy:
-        asked = [await proxy.ask(max_tokens=30) for _ in range(2)]
+        asked = [await proxy.ask(max_tokens=30, n=len(texts)) for _ in range(2)]
     assert [reply.headers["x-cache"] for reply in asked] == ["MISS", "HIT"], asked[-1].verdict
 
 

@@ -41,6 +41,13 @@ async def test_an_answer_within_its_limit_passes_byte_for_byte() -> None:
     assert place.actor.calls[0].request.max_tokens == 40
 
 
+async def test_a_negative_limit_makes_room_for_ours() -> None:
+    place = site(events("Hi"))
+    await place.ask(a_call(max_tokens=-1))
+    (asked,) = place.asked()
+    assert (asked["max_completion_tokens"], "max_tokens" in asked) == (40, False)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

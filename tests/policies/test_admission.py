@@ -380,6 +380,8 @@ def tool_call(
     ("fields", "forced"),
     [
         ({"tool_choice": "required"}, True),
+        ({"tool_choice": "any"}, True),
+        ({"tool_choice": {"function": {"name": "get_weather"}}}, True),
         ({"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, True),
         ({"tool_choice": {"type": "function", "name": "get_weather"}}, True),
         ({"tool_choice": {"type": "tool", "name": "get_weather"}}, True),

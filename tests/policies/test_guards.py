@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,10 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
+from headstart.policies.guards.facts import dates
+from headstart.policies.guards.negation import negations
 from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import MOST_VECTORS, split_words, stem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headstart.policies.guards.words import Parse
     from headstart.settings import GuardName
 
@@ -752,3 +757,19 @@ def test_entry_without_the_facts_of_its_form_matches_prose_alone() -> None:
 )
 def test_hostile_forms_are_read(text: str) -> None:
     assert parse(text).asks == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("read", "text"), [(negations, "no "), (dates, "3 march ")], ids=["negations", "dates"]
+)
+def test_long_lists_are_read_in_linear_time(read: Callable[..., object], text: str) -> None:
+    def least_s(count: int) -> float:
+        words = split_words(text * count)
+        took = []
+        for _ in range(3):
+            began = time.process_time()
+            read(words)
+            took.append(time.process_time() - began)
+        return min(took)
+
+    assert least_s(4000) < 30 * least_s(500)

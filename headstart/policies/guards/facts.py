@@ -234,10 +234,12 @@ _IN_DATE = words_of("the of early mid late first second last next this my your o
 def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the days and months of a prompt, sorted, and its relations to these and other times.
 
-    Other times are years, seasons and the like, and times of day: "before 3 pm".
+    Other times are years, seasons and the like, and times of day: "before 3 pm". The last word
+    before a date that is no part of it sets its relation: "before", "after", "at" or none.
     """
     found: set[str] = set()
     relations: set[str] = set()
+    relation, read = "", 0
     for place, word in enumerate(words):
         name = _DATE_OF.get(word.text.removesuffix("'s"))
         if name is not None and (word.text not in _ALSO_WORDS_DATE or _is_date(words, place)):
@@ -246,21 +248,17 @@ def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
             pass
         elif not _PERIOD.fullmatch(word.text):
             continue
-        relation = _relation(words[:place])
+        for before in reversed(words[read:place]):
+            if not (before.text.isdecimal() or before.text in _DATE_OF or before.text in _IN_DATE):
+                relation = _RELATIONS.get(before.text, "")
+                break
+        read = place
         relations.update(("at", "after") if relation == "from" else (relation,))
     return tuple(sorted(found)), frozenset(relations - {""})
 
 
 def _is_clock(words: Sequence[Word], place: int) -> bool:
     return place + 1 < len(words) and words[place + 1].text in _CLOCK
-
-
-def _relation(before: Sequence[Word]) -> str:
-    """Return the relation that the preposition before a date sets: "before", "after", "at", ""."""
-    for word in reversed(before):
-        if not (word.text.isdecimal() or word.text in _DATE_OF or word.text in _IN_DATE):
-            return _RELATIONS.get(word.text, "")
-    return ""
 
 
 def dates_differ(a: Parse, b: Parse) -> bool:

@@ -431,15 +431,15 @@ def negations(
 
     A negation in an idiom does not count. ``spoken`` are the languages that it may be in.
     """
-    portuguese = spoken == _PORTUGUESE
+    portuguese = True if spoken == _PORTUGUESE else None
     negators = []
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
         if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
-            if word.text == "no" and (
-                portuguese or any(other.text in _BESIDE_NO for other in words)
-            ):
+            if word.text == "no" and portuguese is None:
+                portuguese = any(other.text in _BESIDE_NO for other in words)
+            if word.text == "no" and portuguese:
                 continue  # "no hotel": in the hotel
             if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
