@@ -8,110 +8,46 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import threading
 import warnings
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from headstart import Endpoint, HeadstartMiddleware, Settings, UpstreamSettings, gateway
+from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import Gateway, StartedEngine
 from headstart.settings import CacheSettings, ServerSettings
+from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 CHAT = "/v1/chat/completions"
-COMPLETION = json.dumps(
-    {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "m",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "Rome."},
-                "finish_reason": "stop",
-            }
-        ],
-        "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
-    }
-).encode()
 
 
-@contextmanager
-def provider() -> Iterator[str]:
-    """Run a provider in threads, and yield its base URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(COMPLETION)))
-            self.end_headers()
-            self.wfile.write(COMPLETION)
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1"
-        finally:
-            server.shutdown()
+def provider() -> AbstractContextManager[str]:
+    """Serve a provider in a thread: it outlives the loops of the requests."""
+    return serving_in_thread(Simulator(), lifespan="off")
 
 
 async def ask(app: Any, question: str) -> tuple[int, str]:
     """Send one chat; return the status and ``Cache-Status``."""
     body = {"model": "m", "messages": [{"role": "user", "content": question}]}
-    messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
-    started: dict[str, Any] = {}
-    ended = asyncio.Event()
-
-    async def receive() -> dict[str, Any]:
-        if messages:
-            return messages.pop()
-        await ended.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            started.update(message)
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": CHAT,
-        "raw_path": CHAT.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(b"host", b"localhost"), (b"authorization", b"Bearer key")],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-    }
-    await app(scope, receive, send)
-    ended.set()
-    return started["status"], dict(started["headers"]).get(b"cache-status", b"").decode()
+    headers = {"authorization": "Bearer key"}
+    to_app = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=to_app, base_url="http://localhost") as client:
+        reply = await client.post(CHAT, json=body, headers=headers)
+    return reply.status_code, reply.headers.get("cache-status", "")
 
 
 def gateway_to(url: str, store: str) -> Gateway:
-    settings = Settings(upstream=(UpstreamSettings(base_url=url),))
+    settings = Settings(upstream=(UpstreamSettings(base_url=f"{url}/v1"),))
     return gateway(settings, store=store, mode="exact-only")
 
 
