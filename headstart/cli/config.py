@@ -481,7 +481,7 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
             if model is None:
                 listed, refused = await _models(upstream, chosen.speaks)
                 model = next(iter(listed), None)
-                if model is None and (refused or _NO_MODEL).startswith(_NO_MODEL):
+                if model is None and (refused is None or refused.startswith(_NO_MODEL)):
                     # A proxy of your own before the preset's provider may have no list.
                     model = model_table().cheapest(chosen.preset or "")
             if model is None:

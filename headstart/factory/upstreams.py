@@ -365,7 +365,7 @@ def provider_of(
         dialect=main.name,
         models=named,
         named=frozenset(chosen.models),
-        surmised=frozenset(name for name, real in by_preset if named[name] == real),
+        assumed=frozenset(name for name, real in by_preset if named[name] == real),
         known=model_table().priced_at(preset_name).union(model_table().names_at(preset_name)),
         candidates=candidates,
         relay=relay,

@@ -48,7 +48,7 @@ class Provider:
     """Its candidates by ``[[route]]``; "" for routes that do not name it."""
     relay: Candidate
     """Its candidate for relayed requests."""
-    surmised: frozenset[str] = frozenset()
+    assumed: frozenset[str] = frozenset()
     """Names that its preset gave to a server of the operator: its own list knows better."""
     own_keys: frozenset[str] = frozenset()
     """Its names (one for each key) under which it never gets a caller's key."""
@@ -503,8 +503,8 @@ class ModelLists:
         return self._models.get(provider.name, {}).get(provider.models.get(name, name))
 
     def _is_disproved(self, provider: Provider, name: str) -> bool:
-        """Tell whether the upstream's list lacks a name that is only surmised."""
-        return name in provider.surmised and provider.name in self._models
+        """Tell whether the upstream's list lacks a name that is only assumed."""
+        return name in provider.assumed and provider.name in self._models
 
     async def _refresh(self) -> None:
         """Ask for old lists again, and wait a little for lists that have never come yet."""

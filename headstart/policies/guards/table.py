@@ -1,8 +1,9 @@
 """The table of guards, and the parse that gives them the facts of a prompt.
 
-The guard ``substitution`` is here, too, because it reads what all other files of this folder tell.
-Two names in the same sentence have nearly the same sentence vector, but their token vectors differ.
-So it needs no list of names and no capitals: it compares the vectors of the exchanged words.
+Two guards are here, too: ``connective``, and ``substitution``, which uses all other files of this
+folder. Two names in the same sentence have nearly the same sentence vector, but their token vectors
+differ. So ``substitution`` needs no list of names and no capitals: it compares the vectors of the
+exchanged words.
 
 A guard is a pure function of two parses; any guard that returns True vetoes a neighbour
 (``docs/how-a-hit-is-decided.md``). A new guard is one function and one row here, and its name among
