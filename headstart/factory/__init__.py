@@ -266,8 +266,9 @@ def _open_logs_and_books(
     if access_log != "off":
         trace_id = None if tracing is None else tracing.trace_id
         observers.add(AccessLog(as_json=access_log == "json", trace_id=trace_id))
-    books = Bookkeeper(build.store, build.supervisor.spawn, observers)
+    books = Bookkeeper(build.store, observers)
     observers.add(books)
+    build.supervisor.spawn(books.run)
     build.stack.push_async_callback(books.flush)
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from headstart.interfaces import Store
-    from headstart.middleware.concurrency import Spawn
     from headstart.policies.gate import EncoderWaitLimit
 
 FLUSH_S = 0.25
@@ -41,30 +40,29 @@ MAX_WAITING = 10_000
 class Bookkeeper:
     """Writes served requests to the store's books, in batches. ``flush`` writes the last rows."""
 
-    def __init__(self, store: Store, spawn: Spawn, observer: Observer) -> None:
+    def __init__(self, store: Store, observer: Observer) -> None:
         self._store = store
-        self._spawn = spawn
         self._observer = observer
         self._rows: list[Served] = []
-        self._flushing = False
+        self._came = asyncio.Event()
+        """A row waits."""
 
     def notify(self, observation: Observation) -> None:
-        """Take a row; a flush follows within a quarter of a second."""
+        """Take a row; ``run`` writes it within a quarter of a second."""
         if type(observation) is not Served:
             return
         self._rows.append(observation)
         if len(self._rows) > MAX_WAITING:
             del self._rows[: MAX_WAITING // 10]
-        if not self._flushing:
-            self._flushing = True
-            self._spawn(self._flush_soon)
+        self._came.set()
 
-    async def _flush_soon(self) -> None:
-        try:
+    async def run(self) -> None:
+        """Write rows as they come. Each write takes all that came within a quarter of a second."""
+        while True:
+            await self._came.wait()
             await asyncio.sleep(FLUSH_S)
-        finally:
-            self._flushing = False
-        await self.flush()
+            self._came.clear()
+            await self.flush()
 
     async def flush(self) -> None:
         """Write the waiting rows. If the store fails, these rows are lost."""
@@ -72,7 +70,7 @@ class Bookkeeper:
         if rows:
             try:
                 await self._store.add_to_books(rows)
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next rows are written
                 self._observer.notify(StageFailed.of("books", error))
 
 
