@@ -231,8 +231,10 @@ async def _open_engine(
     sharing = _sharing_options(build.settings, router, resolve)
     access = AccessControl(sharing.client_keys, origins)
     conversations = None if providers is None else _open_conversations(build)
+    calls = Supervisor()
     engine = _make_engine(
         parts,
+        calls,
         router,
         sharing,
         access,
@@ -242,7 +244,7 @@ async def _open_engine(
         shared=_open_shared_flights(build, exchange, parts.cache),
     )
     follow_secret(build, engine.renew)
-    build.stack.push_async_callback(engine.drain, build.settings.server.shutdown_s)
+    build.stack.push_async_callback(calls.drain, build.settings.server.shutdown_s)
     if providers is None:
         return engine, _Services()
     services = await _open_services(
@@ -348,6 +350,7 @@ def _sharing_options(
 
 def _make_engine(
     parts: Parts,
+    calls: Supervisor,
     router: Router | None,
     sharing: SharingOptions,
     access: AccessControl,
@@ -384,6 +387,7 @@ def _make_engine(
             names_requests=not wrapped,
         ),
         supervisor=parts.supervisor,
+        calls=calls,
         observer=parts.observers,
         clock=clock,
         new_id=new_id,

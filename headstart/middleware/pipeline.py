@@ -160,8 +160,9 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], Answe
 class Engine:
     """Answers matched requests from the cache, a call in flight, or an upstream.
 
-    ``router`` picks the provider; None sends misses to the wrapped app. With ``shared``, equal
-    calls of other processes are joined, too.
+    ``router`` picks the provider; None sends misses to the wrapped app. ``calls`` runs the calls:
+    before the engine stops, it waits for them. With ``shared``, equal calls of other processes are
+    joined, too.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class Engine:
         flights: Flights,
         responder: Responder,
         supervisor: Supervisor,
+        calls: Supervisor,
         observer: Observer,
         clock: Callable[[], float],
         new_id: Callable[[], str],
@@ -196,6 +198,7 @@ class Engine:
         self._flights = flights
         self._responder = responder
         self._supervisor = supervisor
+        self._calls = calls
         self._observer = observer
         self._clock = clock
         self._new_id = new_id
@@ -210,8 +213,7 @@ class Engine:
         self._routes = {} if router is None else router.routes
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
-        self._pumps: set[asyncio.Task[None]] = set()
-        engine = EngineFunctions(self._limit, self._start, self._join, self._spawn)
+        engine = EngineFunctions(self._limit, self._start, self._join, self._calls.spawn)
         self._items = ItemAnswers(pump, responder, engine, new_id=new_id)
 
     @property
@@ -425,19 +427,9 @@ class Engine:
             key = variant(key, self._random.randrange(prepared.variants))
         try:
             if pumped.adopt(key, prepared):
-                self._spawn(pumped.store)
+                self._calls.spawn(pumped.store)
         except Exception as error:  # noqa: BLE001 - the answer is served nevertheless
             self._failed("live", error)
-
-    async def drain(self, seconds: float) -> None:
-        """Wait up to ``seconds`` until the calls in flight are stored, and cancel the rest."""
-        if not self._pumps:
-            return
-        _, late = await asyncio.wait(tuple(self._pumps), timeout=seconds)
-        for pump in late:
-            pump.cancel()
-        if late:  # cancelled calls are booked before the store closes
-            await asyncio.wait(late)
 
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
         context.caller = self._access.admit(context.scope)
@@ -750,7 +742,7 @@ class Engine:
         )
         if unasked:
             flight.unasked = pumped
-        flight.pump = self._spawn(pumped.run)
+        flight.pump = self._calls.spawn(pumped.run)
         return flight
 
     def _following(
@@ -781,15 +773,6 @@ class Engine:
         if self._finder is None or self._finder.refuses(context.prepared, entry):
             return None
         return self._responder.render(context, entry, self._clock())
-
-    def _spawn(
-        self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any
-    ) -> asyncio.Task[None]:
-        """Start work that ``drain`` waits for."""
-        task = self._supervisor.spawn(function, *args)
-        self._pumps.add(task)
-        task.add_done_callback(self._pumps.discard)
-        return task
 
     def _join(
         self, context: RequestContext, flight: Flight, compose: Compose | None = None
