@@ -87,12 +87,12 @@ if TYPE_CHECKING:
     from headstart.factory.upstreams import OpenedUpstream
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.learning.hit_decisions import HitDecider
+    from headstart.middleware.observers import Observers
     from headstart.middleware.record import Recorder
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.observe import Observers
     from headstart.settings import Settings
     from headstart.types import Receive, Scope, Send
     from headstart.usual_calls import Machine

@@ -19,8 +19,9 @@ from headstart.middleware.observers import (
     UPSTREAM_QUIET_S,
     Bookkeeper,
     FailureLog,
+    Observers,
 )
-from headstart.observe import Committed, Observation, Observers, Served, StageFailed
+from headstart.observe import Committed, Observation, Served, StageFailed
 from headstart.policies.routing.failures import FailureKind
 from support import booked
 
