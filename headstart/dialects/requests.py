@@ -365,7 +365,8 @@ class Fields:
 
 
 _MARK = "headstart:"
-_MARK_BYTES = _MARK.encode()
+THINKING_MARK = _MARK.encode()
+"""Is in every body that holds marked thinking."""
 
 
 def reasoning_mark(field: str) -> str:
@@ -380,11 +381,6 @@ def marked_origin(signature: str | None) -> str | None:
     return signature.removeprefix(_MARK)
 
 
-def may_hold_marks(body: bytes) -> bool:
-    """Tell whether the body could hold marked thinking, without decoding it."""
-    return _MARK_BYTES in body
-
-
 def without_marked(
     messages: Iterable[dict[str, msgspec.Raw]],
 ) -> tuple[list[dict[str, msgspec.Raw]], bool]:
@@ -395,7 +391,7 @@ def without_marked(
     kept, found = [], False
     for message in messages:
         content = bytes(message.get("content", b""))
-        if not (content[:1] == b"[" and may_hold_marks(content)):
+        if not (content[:1] == b"[" and THINKING_MARK in content):
             kept.append(message)
             continue
         blocks = msgspec.json.decode(content, type=list[msgspec.Raw])
@@ -712,7 +708,7 @@ def edit_fields(
 ) -> bytes:
     """Drop and rename fields, in place. Only a field that the client sent (``asked``) is a loss."""
     drops = _drops(quirks)
-    marked = may_hold_marks(body)
+    marked = THINKING_MARK in body
     if not (drops or quirks.renames or quirks.message_drops or marked or quirks.call_ids != "any"):
         return body
     document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
