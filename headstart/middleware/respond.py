@@ -206,7 +206,14 @@ class Responder:
         try:
             watcher = self._spawn(watch, context.receive, reader.gone)
             try:
-                await self._send_flight(context, flight, reader, early_200_s, compose)
+                if early_200_s is None or _heartbeat(context) is None:
+                    head: FlightHead | None = await reader.head()
+                else:
+                    head = await _head_within(early_200_s, reader)
+                if head is None:
+                    await self._send_early(context, flight, reader)
+                else:
+                    await self._send_begun(context, flight, reader, head, compose)
             finally:
                 watcher.cancel()
         finally:
@@ -216,23 +223,15 @@ class Responder:
             else:
                 await leave(context, flight, reader)
 
-    async def _send_flight(
+    async def _send_begun(
         self,
         context: RequestContext,
         flight: Flight,
         reader: FlightReader,
-        early_200_s: float | None,
+        head: FlightHead,
         compose: Compose | None,
     ) -> None:
-        head: FlightHead | None = None
-        if early_200_s is None or _heartbeat(context) is None:
-            head = await reader.head()
-        else:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(early_200_s):
-                    head = await reader.head()
-        if head is None:
-            return await self._send_early(context, flight, reader)
+        """Send an answer that has begun."""
         if context.lookup.outcome is Outcome.JOINED and head.not_stored in OWN_ALONE:
             raise NotForOthers
         _note_head(context, flight, head)
@@ -305,15 +304,10 @@ class Responder:
         body: Message = {"type": "http.response.body", "body": heartbeat, "more_body": True}
         await context.send(body)
         _bound_whole(context, reader)
-        head: FlightHead | None = None
         last = b""
         try:
-            while head is None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(HEARTBEAT_S):
-                        head = await reader.head()
-                if head is None:
-                    await context.send(body)
+            while (head := await _head_within(HEARTBEAT_S, reader)) is None:
+                await context.send(body)
             _note_head(context, flight, head)
             if not (head.stream and is_plain(head.headers)):
                 raise UpstreamProtocolError("the upstream answered with something else than events")
@@ -462,6 +456,14 @@ def with_estimate(answer: Completion, origin: Origin, dialect: Dialect) -> Compl
         return answer
     tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
     return msgspec.structs.replace(answer, usage=dialect.usage(tokens))
+
+
+async def _head_within(seconds: float, reader: FlightReader) -> FlightHead | None:
+    """Wait for status and headers; None: they have not come in time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await reader.head()
+    return None
 
 
 def _note_head(context: RequestContext, flight: Flight, head: FlightHead) -> None:
