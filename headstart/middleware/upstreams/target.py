@@ -234,7 +234,9 @@ class TargetCall:
         self._name, self._headers = reply.upstream, reply.headers
         self._transcript = reply.transcript
         self._source = cast("AsyncGenerator[Piece]", reply.pieces)
-        if reply.status == 200 and not is_readable(call, reply):
+        if reply.status == 200 and not (reply.is_plain and (call.editable or reply.is_stream)):
+            # A whole answer to a call that passes unchanged may be anything; only the caller reads
+            # it.
             self._dialect = None
         counts = self._dialect or DOCUMENTS.get(call.dialect)
         self._booking.answered(reply, counts, self._time(), self._clock())
@@ -373,14 +375,6 @@ class TargetCall:
         # The end of a whole answer may still fail to be translated.
         if self._transcript.error is None and not self._booking.booked:
             self._booking.ended(self._time())
-
-
-def is_readable(call: Call, reply: Reply) -> bool:
-    """Tell whether the events of a 200 answer show its whole content.
-
-    A whole answer to a call that passes unchanged may be anything; only the caller reads it.
-    """
-    return reply.is_plain and (call.editable or reply.is_stream)
 
 
 async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) -> list[Piece]:
