@@ -43,7 +43,12 @@ _MAX_DEPTH = 128
 LONGEST_MODEL = 2048
 """Most characters of a model's name. Names are kept in the books, the metrics and the log; the
 longest ones are Bedrock's."""
-_TYPE_NAMES: dict[type, str] = {bool: "a boolean", int: "an integer", str: "a string"}
+_TYPE_NAMES: dict[type, str] = {
+    bool: "a boolean",
+    dict: "an object",
+    int: "an integer",
+    str: "a string",
+}
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -145,6 +150,14 @@ def read_limit(document: dict[str, Any], *fields: str) -> int | None:
         if limit is not None:
             raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[int]}")
     return None
+
+
+def named_user(document: dict[str, Any]) -> str | None:
+    """Return the user that a request of OpenAI's names, under one name or under both."""
+    user, safety = document.get("user"), document.get("safety_identifier")
+    if user and safety:
+        return msgspec.json.encode((user, safety)).decode()
+    return user or safety or None
 
 
 def last_user_text(messages: list[dict[str, Any]]) -> str | None:

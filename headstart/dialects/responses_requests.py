@@ -22,7 +22,6 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
-from headstart.dialects.openai_requests import named_user
 from headstart.dialects.requests import (
     THINKING_MARK,
     Fields,
@@ -35,6 +34,7 @@ from headstart.dialects.requests import (
     is_marked,
     marked_origin,
     name_results,
+    named_user,
     read_limit,
     read_model,
     repeats_keys,
