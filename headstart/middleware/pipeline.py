@@ -654,25 +654,33 @@ class Engine:
     ) -> None:
         identity = _identity(context.prepared, key)
         self._limit(context)
-        flight = self._flights.find(identity, context.begin_by)
-        if flight is not None and flight.whole and context.lookup.reason in _ASKS_AGAIN:
-            flight = None  # the caller rejects the answer that this flight already has
-        if flight is not None and context.held_out is None:
-            alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
-            if context.claim is not None:
-                context.claim.close()
-            try:
-                return await self._join(context, flight)
-            except NotForOthers:
-                context.lookup = alone
-            except _LIMITS_OF_KEYS:
-                if context.status or flight.caller == context.caller:
-                    raise
-                context.lookup = alone
         twin = None
-        if flight is None and len(self._flights) and context.held_out is None:
-            twin = self._twin_of(context, identity)
+        if self._flights and context.held_out is None:
+            flight = self._flights.find(identity, context.begin_by)
+            if flight is None:
+                twin = self._twin_of(context, identity)
+            elif await self._join_equal(context, flight):
+                return
         await self._join(context, self._start(context, key, identity, app, sample, twin=twin))
+
+    async def _join_equal(self, context: RequestContext, flight: Flight) -> bool:
+        """Join the flight of an equal call; False: its answer is not for this request."""
+        if flight.whole and context.lookup.reason in _ASKS_AGAIN:
+            return False  # the caller rejects the answer that this flight already has
+        alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
+        if context.claim is not None:
+            context.claim.close()
+        try:
+            await self._join(context, flight)
+        except NotForOthers:
+            context.lookup = alone
+            return False
+        except _LIMITS_OF_KEYS:
+            if context.status or flight.caller == context.caller:
+                raise
+            context.lookup = alone
+            return False
+        return True
 
     def _twin_of(self, context: RequestContext, identity: tuple[Any, AnswerForm]) -> Flight | None:
         """Return the flight of the same answer in the other form: as a stream, or whole."""
