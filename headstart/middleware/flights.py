@@ -17,8 +17,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import anyio
+
 from headstart.errors import HeadstartError, UpstreamError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
+from headstart.middleware.upstreams.outgoing import AFTER_END_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -34,6 +37,9 @@ LOG_BYTES = 8 * 1024 * 1024
 
 END_GRACE_S = 0.5
 """Seconds that the body of a whole answer has to end, after the last client has left."""
+
+SETTLE_S = 1.0
+"""Longest wait for cancelled calls to end, before the request is booked without them."""
 
 OWN_ALONE = frozenset(("cache-control", "vary"))
 """Reasons not to store an answer that also forbid sharing it (RFC 9111, section 4)."""
@@ -59,6 +65,21 @@ class FlightHead:
     """The answer comes as events."""
     not_stored: str | None = None
     """The reason why the answer cannot be stored, if status or headers say so."""
+
+
+class FlightFigures(Protocol):
+    """The figures that a request takes from its flight."""
+
+    started: float
+    """Seconds of ``time.perf_counter``. The times below count from here."""
+    total_s: float | None
+    upstream_s: float | None
+    delivered: bool
+    origin: Origin | None
+    upstream: str
+    stored: bool
+    not_stored: str | None
+    attempts: tuple[Attempt, ...]
 
 
 class FlightReader:
@@ -163,6 +184,34 @@ class FlightReader:
                 return None
             await self._news()
         raise self._gone
+
+    async def leave(self, request: FlightFigures) -> None:
+        """Leave the flight, and give the request the figures that belong to it.
+
+        The last client that leaves cancels the call while its answer is not whole.
+        """
+        flight, whole = self._flight, self.has_all
+        if whole:
+            request.delivered = True
+            if request.total_s is None:
+                request.total_s = time.perf_counter() - request.started
+        last = flight.leave(self)
+        if (last or flight.done or whole) and not flight.settled:
+            # Calls are still being booked, and others may wait for the end of a body.
+            limit_s = SETTLE_S + AFTER_END_S * whole
+            with anyio.move_on_after(limit_s, shield=True):
+                await flight.wait_settled()
+        if flight.first_content is not None:
+            upstream_s = max(0.0, flight.first_content - request.started)
+            if request.total_s is None or upstream_s <= request.total_s:
+                request.upstream_s = upstream_s
+        if flight.origin is not None:
+            request.origin, request.upstream = flight.origin, flight.origin.upstream
+        request.stored = request.stored or flight.stored
+        request.not_stored = flight.not_stored
+        request.attempts = flight.attempts_to_book(self)
+        if request.attempts:
+            request.upstream = request.upstream or request.attempts[-1].upstream
 
 
 class UnaskedCall(Protocol):

@@ -279,8 +279,8 @@ class Engine:
 
     async def _book_later(self, context: RequestContext) -> None:
         try:
-            if context.flight is not None and context.retry_reader is not None:
-                await leave_to_retry(context, context.flight, context.retry_reader)
+            if context.retry_reader is not None:
+                await leave_to_retry(context, context.retry_reader)
         finally:
             self._observer.notify(context.served(self._clock()))
 

@@ -32,7 +32,7 @@ from headstart.middleware.body import end_unanswered, replay_body, watch
 from headstart.middleware.flights import OWN_ALONE, Flight, FlightHead, FlightReader
 from headstart.middleware.request_context import RETRY_GRACE_S, RequestContext
 from headstart.middleware.upstreams.app import END_S
-from headstart.middleware.upstreams.outgoing import AFTER_END_S, OWN_PREFIX
+from headstart.middleware.upstreams.outgoing import OWN_PREFIX
 from headstart.policies.callers import NameMemo, NamesMemo, picker
 from headstart.reply import is_plain
 from headstart.types import Completion, RawResponse
@@ -60,8 +60,6 @@ Such a document has the origin of this server, and the admin API has the same on
 """
 HEARTBEAT_S = 10.0
 """Seconds between two comments while a client that got status 200 waits for its answer."""
-SETTLE_S = 1.0
-"""Longest wait for cancelled calls to end, before the request is booked without them."""
 _OWN_ANYWHERE = frozenset((b"cache-status", b"x-cache"))
 _OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
 _is_own_anywhere = NameMemo(lambda name: name in _OWN_ANYWHERE or name.startswith(OWN_PREFIX))
@@ -221,7 +219,7 @@ class Responder:
                 context.retry_reader = flight.join()
                 flight.leave(reader)
             else:
-                await leave(context, flight, reader)
+                await reader.leave(context)
 
     async def _send_begun(
         self,
@@ -376,36 +374,7 @@ async def end_app(context: RequestContext) -> None:
         await context.app_call.ended(END_S)
 
 
-async def leave(context: RequestContext, flight: Flight, reader: FlightReader) -> None:
-    """Leave a flight, and take the figures that belong to this request from it.
-
-    The last client that leaves cancels the call while its answer is not whole.
-    """
-    whole = reader.has_all
-    if whole:
-        context.delivered = True
-        if context.total_s is None:
-            context.total_s = time.perf_counter() - context.started
-    last = flight.leave(reader)
-    if (last or flight.done or whole) and not flight.settled:
-        # Calls are still being booked, and others may wait for the end of a body.
-        limit_s = SETTLE_S + AFTER_END_S * whole
-        with anyio.move_on_after(limit_s, shield=True):
-            await flight.wait_settled()
-    if flight.first_content is not None:
-        upstream_s = max(0.0, flight.first_content - context.started)
-        if context.total_s is None or upstream_s <= context.total_s:
-            context.upstream_s = upstream_s
-    if flight.origin is not None:
-        context.origin, context.upstream = flight.origin, flight.origin.upstream
-    context.stored = context.stored or flight.stored
-    context.not_stored = flight.not_stored
-    context.attempts = flight.attempts_to_book(reader)
-    if context.attempts:
-        context.upstream = context.upstream or context.attempts[-1].upstream
-
-
-async def leave_to_retry(context: RequestContext, flight: Flight, reader: FlightReader) -> None:
+async def leave_to_retry(context: RequestContext, reader: FlightReader) -> None:
     """Keep a call alive for the client's retry, as an additional reader that leaves later.
 
     It leaves when no retry has come in time, or when it is not needed any more: the answer is
@@ -415,7 +384,7 @@ async def leave_to_retry(context: RequestContext, flight: Flight, reader: Flight
         with anyio.move_on_after(RETRY_GRACE_S), contextlib.suppress(HeadstartError):
             await reader.read_all()
     finally:
-        await leave(context, flight, reader)
+        await reader.leave(context)
 
 
 def _named_id(dialect: Dialect, entry: Entry) -> str:
