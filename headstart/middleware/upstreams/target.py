@@ -296,7 +296,7 @@ class TargetCall:
         if len(gaps) == MOST_GAPS:
             booking.learn_gaps()
         if transcript.ended and self._streams:
-            self._book()
+            self._end_stream()
         return live
 
     def _too_late(self, told: str) -> UpstreamTimeout:
@@ -308,7 +308,7 @@ class TargetCall:
     def _next_held(self) -> Piece:
         piece = self._held.popleft()
         if not self._held and self._streams and self._transcript.ended:
-            self._book()
+            self._end_stream()
         return piece
 
     def _check(self, piece: Piece | None) -> None:
@@ -370,6 +370,11 @@ class TargetCall:
             if isinstance(error, UpstreamRefused) and failure.ends_with_time:
                 error.queues = self._booking.others_are_answered(failure, now)
         await self._close(error)
+
+    def _end_stream(self) -> None:
+        """Book a stream whose terminal event came. Only a folded answer has a piece after it."""
+        self._over = not self._call.streamed_upstream
+        self._book()
 
     def _book(self) -> None:
         # The end of a whole answer may still fail to be translated.
