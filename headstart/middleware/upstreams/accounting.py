@@ -235,8 +235,12 @@ class AttemptBooking:
         self.gaps.clear()
 
     def ended(self, now: float) -> None:
-        """Note that the answer was read to its clean end."""
-        if self.booked:
+        """Note that the answer was read to its end, which was clean unless it reported an error.
+
+        The end of a whole answer may still fail to be translated.
+        """
+        transcript = self._transcript
+        if self.booked or (transcript is not None and transcript.error is not None):
             return
         call, reported = self.call, self._reported()
         tokens = reported or self._estimated()

@@ -252,13 +252,14 @@ class TargetCall:
     async def __anext__(self) -> Piece:
         """Return the next piece. A stream is booked before its last piece is passed on.
 
-        The call is booked as won when the terminal event came, or else at a clean end.
+        The call is booked as won when the terminal event came, or else at a clean end. After the
+        terminal event of a stream, only an answer that is folded into one document has a piece.
         """
         if self._held:
             return self._next_held()
         if self._over:
             raise StopAsyncIteration
-        transcript = self._transcript
+        transcript, booking = self._transcript, self._booking
         now = self._time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
         # After a whole answer, ``HTTPUpstream`` ends the body within AFTER_END_S. This limit is
@@ -282,9 +283,9 @@ class TargetCall:
             raise
         if live is None:
             self._over = True
-            self._book()
+            booking.ended(self._time())
             raise StopAsyncIteration
-        came, booking = self._time(), self._booking
+        came = self._time()
         if live.events:
             self._quiet_s, self._limit_s = 0.0, self._stall_s
         elif self._dialect is not None:
@@ -296,7 +297,8 @@ class TargetCall:
         if len(gaps) == MOST_GAPS:
             booking.learn_gaps()
         if transcript.ended and self._streams:
-            self._end_stream()
+            self._over = not self._call.streamed_upstream
+            booking.ended(came)
         return live
 
     def _too_late(self, told: str) -> UpstreamTimeout:
@@ -307,8 +309,9 @@ class TargetCall:
 
     def _next_held(self) -> Piece:
         piece = self._held.popleft()
-        if not self._held and self._streams and self._transcript.ended:
-            self._end_stream()
+        if not self._held and self._transcript.ended and self._streams:
+            self._over = not self._call.streamed_upstream
+            self._booking.ended(self._time())
         return piece
 
     def _check(self, piece: Piece | None) -> None:
@@ -370,16 +373,6 @@ class TargetCall:
             if isinstance(error, UpstreamRefused) and failure.ends_with_time:
                 error.queues = self._booking.others_are_answered(failure, now)
         await self._close(error)
-
-    def _end_stream(self) -> None:
-        """Book a stream whose terminal event came. Only a folded answer has a piece after it."""
-        self._over = not self._call.streamed_upstream
-        self._book()
-
-    def _book(self) -> None:
-        # The end of a whole answer may still fail to be translated.
-        if self._transcript.error is None and not self._booking.booked:
-            self._booking.ended(self._time())
 
 
 async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) -> list[Piece]:
