@@ -74,8 +74,8 @@ class Transcript:
     __slots__ = (
         "_begun", "_counted", "_entries", "_finished", "_first", "_room", "_run", "_usage_at",
         "characters",
-        "content", "cut", "ended", "error", "extras", "failure", "filtered", "finish",
-        "overflowed", "signed", "size", "usage",
+        "content", "content_started", "cut", "ended", "error", "extras", "failure", "filtered",
+        "finish", "overflowed", "size", "usage",
     )  # fmt: skip
 
     def __init__(self, max_bytes: int = 8 * 2**20) -> None:
@@ -88,8 +88,9 @@ class Transcript:
         count."""
         self.extras = False
         """Unknown content came, such as sound."""
-        self.signed = False
-        """A signature of reasoning came, perhaps without text."""
+        self.content_started = False
+        """Content came that a reader would see: ``content``, ``extras``, or the signature of
+        reasoning, perhaps without text."""
         self.ended = False
         """The terminal event came."""
         self.filtered = False
@@ -154,11 +155,6 @@ class Transcript:
     def is_continuable(self) -> bool:
         """The transcript has everything that the client has, and this is not too long."""
         return self.size <= KEPT_BYTES and not self.overflowed
-
-    @property
-    def content_started(self) -> bool:
-        """Content came that a reader would see."""
-        return self.content or self.extras or self.signed
 
     @property
     def finished(self) -> bool:
@@ -263,7 +259,8 @@ class Transcript:
         self._account("", event.fields)
         if event.choice is not None:
             self._begun.add(event.choice)
-            self.extras |= not event.beside and any(event.fields.values())
+            if not event.beside and any(event.fields.values()):
+                self.extras = self.content_started = True
         if not self.overflowed:
             self._entries.append(event)
 
@@ -271,11 +268,11 @@ class Transcript:
         self._begun.add(event.choice)
         text = event.text
         if text:
-            self.content = True
+            self.content = self.content_started = True
             self.characters += len(text)
             self._account(text)
         if type(event) is ReasoningDelta and event.signature:
-            self.signed = True
+            self.content_started = True
         if self._run and _goes_on(self._run[0], event):
             self._run.append(text)
         else:
@@ -286,7 +283,7 @@ class Transcript:
 
     def _add_call(self, event: ToolCallDelta) -> None:
         self._begun.add(event.choice)
-        self.content = True
+        self.content = self.content_started = True
         self.characters += len(event.arguments)
         self._account(event.arguments, event.extra)
         if self._run and _goes_on(self._run[0], event):
