@@ -734,7 +734,7 @@ class Engine:
         elif twin is not None:
             upstream = self._awaiting(context, twin, upstream)
         if identity is not None:
-            self._flights.add(identity, flight)
+            self._flights[identity] = flight
             if claim is not None:
                 claim.begin(flight)
         pumped = PumpedCall(
