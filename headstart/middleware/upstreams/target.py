@@ -252,8 +252,8 @@ class TargetCall:
     async def __anext__(self) -> Piece:
         """Return the next piece. A stream is booked before its last piece is passed on.
 
-        The call is booked as won when the terminal event came, or else at a clean end. After the
-        terminal event of a stream, only an answer that is folded into one document has a piece.
+        The call is booked as won when the terminal event came, or else at a clean end. A stream is
+        over at its terminal event.
         """
         if self._held:
             return self._next_held()
@@ -297,7 +297,7 @@ class TargetCall:
         if len(gaps) == MOST_GAPS:
             booking.learn_gaps()
         if transcript.ended and self._streams:
-            self._over = not self._call.streamed_upstream
+            self._over = True
             booking.ended(came)
         return live
 
@@ -310,7 +310,7 @@ class TargetCall:
     def _next_held(self) -> Piece:
         piece = self._held.popleft()
         if not self._held and self._transcript.ended and self._streams:
-            self._over = not self._call.streamed_upstream
+            self._over = True
             self._booking.ended(self._time())
         return piece
 
