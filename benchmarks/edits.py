@@ -27,9 +27,9 @@ from benchmarks.edits_pairs import FAULTS, Pair, ideal_blocks, read_pairs, spoil
 from headstart.attempts import RoutingEstimate
 from headstart.compression.tokens import count_tokens
 from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.observers import Observers
 from headstart.middleware.shaping.edits import INSTRUCTION, AskForEdits
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
-from headstart.observe import Observers
 from headstart.policies.output.document_edits import EditReader
 from headstart.reply import Reply, Transcript
 from headstart.types import Call, Ended, Finished, Piece, Started, TextDelta

@@ -30,7 +30,7 @@ from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import HotTier, Replica
 from headstart.embeddings.stores.sqlite import SQLiteStore
-from headstart.observe import Observers
+from headstart.middleware.observers import Observers
 from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Put, Text
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ import msgspec
 from headstart.attempts import RoutingEstimate, Tokens
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import UpstreamError
+from headstart.middleware.observers import Observers
 from headstart.middleware.reading import FrameReader
 from headstart.middleware.shaping.answer_length import LimitAnswers
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
-from headstart.observe import Observers
 from headstart.policies.output.answer_limits import LengthKey, Lengths
 from headstart.policies.output.continuation import INSTRUCTION
 from headstart.policies.routing.failures import FailureKind

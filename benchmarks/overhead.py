@@ -104,8 +104,8 @@ def gateway_of(settings: dict[str, Any], *observers: Observer) -> Any:
     """Return a gateway with these settings, by default with a store in memory."""
     from headstart.config.loading import load_settings
     from headstart.middleware.asgi import not_found
+    from headstart.middleware.observers import Observers
     from headstart.mount import build_gateway
-    from headstart.observe import Observers
 
     loaded = load_settings(None, {}, {"cache.store": "memory:", **settings})
     return build_gateway(loaded, not_found, observers=Observers(observers))

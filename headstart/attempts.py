@@ -6,6 +6,7 @@ second are two separate figures; neither is derived from the other.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -227,6 +228,7 @@ _GIVES_WAY = (AttemptOutcome.WON, AttemptOutcome.ABANDONED)
 """Outcomes that the ruling of a strategy replaces. The target books them if it saw no failure."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AttemptLog:
     """The attempts of one request, and the changes of its prompt and answer. A call carries it.
 
@@ -236,18 +238,15 @@ class AttemptLog:
     attempt lost, and only a judge knows that a draft was rejected.
     """
 
-    __slots__ = ("above", "own_ruling", "rows", "shaped")
-
-    def __init__(self, above: AttemptLog | None = None) -> None:
-        self.above = above
-        self.own_ruling: AttemptOutcome | None = None
-        self.rows: list[_Row] = [] if above is None else above.rows
-        self.shaped: list[ShapingEffect] = [] if above is None else above.shaped
-        """The changes that were not taken yet."""
+    above: AttemptLog | None = None
+    own_ruling: AttemptOutcome | None = None
+    rows: list[_Row] = field(default_factory=list)
+    shaped: list[ShapingEffect] = field(default_factory=list)
+    """The changes that were not taken yet."""
 
     def branch(self) -> AttemptLog:
         """Return a log for one of several calls. Its attempts are this log's attempts, too."""
-        return AttemptLog(self)
+        return AttemptLog(self, None, self.rows, self.shaped)
 
     @property
     def ruling(self) -> AttemptOutcome | None:

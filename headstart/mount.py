@@ -24,9 +24,8 @@ from headstart.middleware.admin_front import AdminFront, AdminState, LivePages
 from headstart.middleware.asgi import ADMIN_PREFIX, Gateway, answer_json, not_found
 from headstart.middleware.endpoints import Endpoint, EndpointTable
 from headstart.middleware.metrics import PrometheusObserver
-from headstart.middleware.observers import RecentRequests
+from headstart.middleware.observers import Observers, RecentRequests
 from headstart.middleware.respond import send_whole
-from headstart.observe import Observer, Observers
 from headstart.policies.callers import OriginRules
 from headstart.settings import Settings, masked
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import CallExchange, Store
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.observe import Observer
     from headstart.types import ASGIApp, Receive, Scope, Send
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 from headstart.attempts import Attempt, ShapingEffect, sum_costs
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.errors import StoreError
 from headstart.types import Frozen
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 logger = logging.getLogger("headstart")
 access_logger = logging.getLogger("headstart.access")
@@ -241,36 +238,3 @@ class Observer(Protocol):
     """Receives observations on the event loop. It must be quick and must not raise."""
 
     def notify(self, observation: Observation) -> None: ...
-
-
-class Observers:
-    """Passes each observation to all observers. An observer that raises is logged and removed."""
-
-    def __init__(self, observers: Sequence[Observer] = (), given: Observers | None = None) -> None:
-        self.observers = tuple(observers)
-        self._given = given
-        """Observers that get each observation before these, and that outlive them."""
-
-    def add(self, observer: Observer) -> None:
-        """Notify ``observer`` too, from now on."""
-        self.observers += (observer,)
-
-    def for_engine(self) -> Self:
-        """Return observers that notify these, too. An engine adds its own, and they end with it."""
-        return type(self)((), self)
-
-    def notify(self, observation: Observation) -> None:
-        """Notify all observers, in the order in which they were added."""
-        given = () if self._given is None else self._given.observers
-        for observer in given + self.observers:
-            try:
-                observer.notify(observation)
-            except Exception:
-                logger.exception("observer %r failed and is switched off", type(observer).__name__)
-                self.remove(observer)
-
-    def remove(self, observer: Observer) -> None:
-        """Notify ``observer`` no more."""
-        self.observers = tuple(each for each in self.observers if each is not observer)
-        if self._given is not None:
-            self._given.remove(observer)

@@ -6,6 +6,7 @@ and the Completion. The code that makes the pieces of the answer adds them to th
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
@@ -57,10 +58,9 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 _encode = msgspec.msgpack.Encoder().encode
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Transcript:
     """Collects the part of an answer that has passed. It never raises.
-
-    It keeps at most ``max_bytes``.
 
     An answer is whole when its terminal event came (``ended``). Some providers close the body
     without a terminal event. Such an answer is whole for the client too. It may be stored only if
@@ -71,52 +71,45 @@ class Transcript:
     answer is held until its first content.
     """
 
-    __slots__ = (
-        "_begun", "_counted", "_entries", "_finished", "_first", "_room", "_run", "_usage_at",
-        "characters",
-        "content", "cut", "ended", "error", "extras", "failure", "filtered", "finish",
-        "overflowed", "signed", "size", "usage",
-    )  # fmt: skip
-
-    def __init__(self, max_bytes: int = 8 * 2**20) -> None:
-        self.size = 0
-        """Bytes for the client."""
-        self.characters = 0
-        """Length of all text, reasoning, refusals and arguments of tool calls."""
-        self.content = False
-        """Text, reasoning, a tool call or a refusal came. A role or an empty text does not
-        count."""
-        self.extras = False
-        """Unknown content came, such as sound."""
-        self.signed = False
-        """A signature of reasoning came, perhaps without text."""
-        self.ended = False
-        """The terminal event came."""
-        self.filtered = False
-        """The provider's filter ended a choice."""
-        self.cut = False
-        """A limit on the answer's length ended a choice."""
-        self.finish: Finished | None = None
-        """The last finish reason."""
-        self.error: ErrorReported | None = None
-        """The first error that the answer reported."""
-        self.usage: dict[str, Any] | None = None
-        self.overflowed = False
-        """The answer exceeded ``max_bytes``; its content is not kept."""
-        self.failure: Exception | None = None
-        """An event that could not be read. The answer cannot be stored."""
-        self._room = max_bytes
-        self._entries: list[Any] = []
-        """Events in order; a run of texts is a list of its first event and the further texts."""
-        self._run: list[Any] = []
-        """The last run, which goes on until another part begins."""
-        self._first: TextDelta | None = None
-        """The first event of the last run, if the run is text."""
-        self._usage_at: int | None = None
-        self._counted: tuple[dict[str, Any], CountTokens, Tokens] | None = None
-        """The usage that was counted last, the function that counted it, and the result."""
-        self._begun: set[int] = set()
-        self._finished: set[int] = set()
+    room: int = 8 * 2**20
+    """Bytes of content that it still keeps."""
+    size: int = 0
+    """Bytes for the client."""
+    characters: int = 0
+    """Length of all text, reasoning, refusals and arguments of tool calls."""
+    content: bool = False
+    """Text, reasoning, a tool call or a refusal came. A role or an empty text does not count."""
+    extras: bool = False
+    """Unknown content came, such as sound."""
+    content_started: bool = False
+    """Content came that a reader would see: ``content``, ``extras``, or the signature of reasoning,
+    perhaps without text."""
+    ended: bool = False
+    """The terminal event came."""
+    filtered: bool = False
+    """The provider's filter ended a choice."""
+    cut: bool = False
+    """A limit on the answer's length ended a choice."""
+    finish: Finished | None = None
+    """The last finish reason."""
+    error: ErrorReported | None = None
+    """The first error that the answer reported."""
+    usage: dict[str, Any] | None = None
+    overflowed: bool = False
+    """The answer exceeded ``room``; its content is not kept."""
+    failure: Exception | None = None
+    """An event that could not be read. The answer cannot be stored."""
+    _entries: list[Any] = field(default_factory=list)
+    """Events in order; a run of texts is a list of its first event and the further texts."""
+    _run: list[Any] = field(default_factory=list)
+    """The last run, which goes on until another part begins."""
+    _first: TextDelta | None = None
+    """The first event of the last run, if the run is text."""
+    _usage_at: int | None = None
+    _counted: tuple[dict[str, Any], CountTokens, Tokens] | None = None
+    """The usage that was counted last, the function that counted it, and the result."""
+    _begun: set[int] = field(default_factory=set)
+    _finished: set[int] = field(default_factory=set)
 
     def feed(self, events: Sequence[StreamEvent]) -> None:
         """Add events, in order."""
@@ -136,8 +129,8 @@ class Transcript:
                 text = event.text
                 self._run.append(text)
                 self.characters += len(text)
-                self._room -= len(text) if text.isascii() else len(text.encode())
-                if self._room < 0:
+                self.room -= len(text) if text.isascii() else len(text.encode())
+                if self.room < 0:
                     self._overflow()
                 continue
             try:
@@ -154,11 +147,6 @@ class Transcript:
     def is_continuable(self) -> bool:
         """The transcript has everything that the client has, and this is not too long."""
         return self.size <= KEPT_BYTES and not self.overflowed
-
-    @property
-    def content_started(self) -> bool:
-        """Content came that a reader would see."""
-        return self.content or self.extras or self.signed
 
     @property
     def finished(self) -> bool:
@@ -263,7 +251,8 @@ class Transcript:
         self._account("", event.fields)
         if event.choice is not None:
             self._begun.add(event.choice)
-            self.extras |= not event.beside and any(event.fields.values())
+            if not event.beside and any(event.fields.values()):
+                self.extras = self.content_started = True
         if not self.overflowed:
             self._entries.append(event)
 
@@ -271,11 +260,11 @@ class Transcript:
         self._begun.add(event.choice)
         text = event.text
         if text:
-            self.content = True
+            self.content = self.content_started = True
             self.characters += len(text)
             self._account(text)
         if type(event) is ReasoningDelta and event.signature:
-            self.signed = True
+            self.content_started = True
         if self._run and _goes_on(self._run[0], event):
             self._run.append(text)
         else:
@@ -286,7 +275,7 @@ class Transcript:
 
     def _add_call(self, event: ToolCallDelta) -> None:
         self._begun.add(event.choice)
-        self.content = True
+        self.content = self.content_started = True
         self.characters += len(event.arguments)
         self._account(event.arguments, event.extra)
         if self._run and _goes_on(self._run[0], event):
@@ -312,10 +301,10 @@ class Transcript:
 
     def _account(self, text: str, fields: dict[str, Any] | None = None) -> None:
         """Account for content that is about to be kept."""
-        self._room -= len(text) if text.isascii() else len(text.encode())
+        self.room -= len(text) if text.isascii() else len(text.encode())
         if fields:
-            self._room -= len(msgspec.json.encode(fields))
-        if self._room < 0:
+            self.room -= len(msgspec.json.encode(fields))
+        if self.room < 0:
             self._overflow()
 
     def _overflow(self) -> None:

@@ -21,10 +21,10 @@ from headstart.middleware.admin_front import AdminState, Gather
 from headstart.middleware.asgi import Gateway, behind_gateway
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.metrics import PrometheusObserver
-from headstart.middleware.observers import RecentRequests, RefusedKeys
+from headstart.middleware.observers import Observers, RecentRequests, RefusedKeys
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.mount import admin_front, build_gateway
-from headstart.observe import Observer, Observers, logger
+from headstart.observe import Observer, logger
 from headstart.policies.callers import OriginRules
 from headstart.settings import ServerSettings, Settings, masked, masked_variable
 

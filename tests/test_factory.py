@@ -6,7 +6,7 @@ import pytest
 
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
-from headstart.observe import Observers
+from headstart.middleware.observers import Observers
 from headstart.settings import CacheSettings, Settings, UpstreamSettings
 from support.proxied import proxied
 

@@ -14,7 +14,8 @@ from headstart.errors import StoreError
 from headstart.factory.context import BuildContext, persist
 from headstart.factory.upstreams import MEASURES_NAME, open_states
 from headstart.middleware.concurrency import Supervisor
-from headstart.observe import Observers, StageFailed
+from headstart.middleware.observers import Observers
+from headstart.observe import StageFailed
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.settings import Settings
 

@@ -46,9 +46,10 @@ from headstart.middleware.asgi import not_found
 from headstart.middleware.batches.documents import CHUNK_TOKENS, MapOptions
 from headstart.middleware.batches.journal import BatchJournal, Submission, read_requests
 from headstart.middleware.batches.run import BatchBooks, BatchRun
+from headstart.middleware.observers import Observers
 from headstart.middleware.upstreams.batched import BatchDesk, BatchedUpstream, InBatch, endpoint_of
 from headstart.mount import build_gateway
-from headstart.observe import Observation, Observers, Served
+from headstart.observe import Observation, Served
 from headstart.report.sections import duration
 from headstart.types import Frozen, Headers
 

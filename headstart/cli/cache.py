@@ -50,8 +50,8 @@ from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
 from headstart.middleware.learning.certificates import all_labels
+from headstart.middleware.observers import Observers
 from headstart.middleware.record import LoggedAnswer
-from headstart.observe import Observers
 from headstart.settings import CacheSettings, Settings, masked_url
 from headstart.sockets import client_session
 from headstart.types import UNDECODABLE, Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow

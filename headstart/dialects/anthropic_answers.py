@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -85,13 +86,13 @@ class _OpenBlock:
         """True until the first delta of its part."""
 
 
+@dataclass(eq=False, repr=False)
 class MessagesDecoder(JSONDecoder):
     """EventDecoder of Anthropic Messages."""
 
-    def __init__(self) -> None:
-        self._blocks: dict[int, _OpenBlock] = {}
-        self._calls = 0
-        self._usage: dict[str, Any] = {}
+    _blocks: dict[int, _OpenBlock] = field(default_factory=dict)
+    _calls: int = 0
+    _usage: dict[str, Any] = field(default_factory=dict)
 
     def read_message(self, message: dict[str, Any]) -> tuple[StreamEvent, ...]:
         """Return the events of a whole message, or of the beginning of one."""

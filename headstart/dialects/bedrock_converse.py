@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
@@ -211,12 +212,12 @@ _EVENTS = frozenset(
 # --- answers ---------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, repr=False)
 class ConverseDecoder:
     """EventDecoder of ``/model/{id}/converse-stream``."""
 
-    def __init__(self) -> None:
-        self._calls: dict[int, int] = {}
-        """The number of a tool call, by the number of its block."""
+    _calls: dict[int, int] = field(default_factory=dict)
+    """The number of a tool call, by the number of its block."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
         """Return the events of a message; none for unknown events."""

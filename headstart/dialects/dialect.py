@@ -576,6 +576,7 @@ ENDED: tuple[StreamEvent, ...] = (Ended(),)
 """The events of an answer's end."""
 
 
+@dataclass(eq=False, repr=False)
 class JSONDecoder:
     """EventDecoder of a stream whose frames are JSON objects. Subclasses read the objects."""
 

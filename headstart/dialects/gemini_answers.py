@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -259,16 +260,17 @@ class _Candidate:
         return self.parts - 1
 
 
+@dataclass(eq=False, repr=False)
 class GenerateDecoder(JSONDecoder):
     """EventDecoder of ``streamGenerateContent?alt=sse``.
 
     A stream has no terminal event: it is whole when every candidate has its finish reason.
     """
 
-    def __init__(self, *, whole: bool = False) -> None:
-        self._whole = whole
-        self._named: tuple[Any, Any] = (None, None)
-        self._candidates: dict[int, _Candidate] = {}
+    whole: bool = False
+    """It reads a whole answer."""
+    _named: tuple[Any, Any] = (None, None)
+    _candidates: dict[int, _Candidate] = field(default_factory=dict)
 
     def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:  # noqa: ARG002
         """Return the events of a chunk, or of a whole answer. Raises MalformedAnswerError."""
@@ -330,7 +332,7 @@ class GenerateDecoder(JSONDecoder):
             return _keep(part, rest, index, known)
         if not text:
             return []
-        if known.open != "text" or self._whole:
+        if known.open != "text" or self.whole:
             known.begin("text")
         return [TextDelta(text=text, choice=index, block=known.parts - 1)]
 
@@ -339,7 +341,7 @@ class GenerateDecoder(JSONDecoder):
     ) -> list[StreamEvent]:
         if not (text or signature):
             return []
-        if known.open != THOUGHT or self._whole:
+        if known.open != THOUGHT or self.whole:
             known.begin(THOUGHT)
         block = known.parts - 1
         if signature:

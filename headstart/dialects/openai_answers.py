@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -319,14 +320,13 @@ _NAMES = ("id", "model", "system_fingerprint", "service_tier")
 """The fields of an answer that name it, its model and how it was made."""
 
 
+@dataclass(eq=False, repr=False)
 class ChatDecoder(JSONDecoder):
     """EventDecoder of Chat Completions."""
 
     done = ENDED
-
-    def __init__(self) -> None:
-        self._named: tuple[Any, ...] = (None, None, None)
-        self._calls: dict[int, _ToolCalls] = {}
+    _named: tuple[Any, ...] = (None, None, None)
+    _calls: dict[int, _ToolCalls] = field(default_factory=dict)
 
     def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
         """Return the events of one chunk, or of one whole answer. Raises MalformedAnswerError."""

@@ -6,6 +6,7 @@ requests alone share answers: every field that steers the text is keyed, the lim
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -144,14 +145,14 @@ def _write_request(request: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
 # --- answers -------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, repr=False)
 class CompletionsDecoder(JSONDecoder):
     """EventDecoder of Completions.
 
     Its chunks have the content of a chat's chunks in other fields.
     """
 
-    def __init__(self) -> None:
-        self._chat = ChatDecoder()
+    _chat: ChatDecoder = field(default_factory=ChatDecoder)
 
     def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
         """Return the events of one chunk, or of one whole answer."""

@@ -37,7 +37,9 @@ from headstart.dialects.requests import (
     kept_stops,
     last_user_text,
     name_results,
+    named_user,
     plain_text,
+    read_field,
     read_limit,
     read_message_list,
     read_model,
@@ -305,6 +307,10 @@ def parse_request(body: bytes) -> ChatRequest:
     check_types(document, _TYPES)
     repeats = repeats_keys(body, document)
     limit = read_limit(document, "max_completion_tokens", "max_tokens")
+    user = named_user(document)
+    reports_usage = (read_field(document, _OPTIONS, dict) or {}).get("include_usage")
+    if not isinstance(reports_usage, bool | None):
+        raise InvalidRequest(f"{_OPTIONS}.include_usage: must be a boolean")
     choices = document.get("n")
     if choices is not None and choices < 1:
         raise InvalidRequest("n: must be at least 1")
@@ -317,11 +323,11 @@ def parse_request(body: bytes) -> ChatRequest:
         stream=bool(document.get("stream")),
         document=document,
         query=query,
-        include_usage=_includes_usage(document),
+        include_usage=bool(reports_usage),
         max_tokens=limit,
         choices=choices or 1,
         logprobs=bool(logprobs),
-        user=named_user(document),
+        user=user,
         duplicate_keys=repeats,
     )
 
@@ -351,26 +357,6 @@ def _replace_options(body: bytes, document: dict[str, Any]) -> bytes | None:
         if msgspec.json.decode(edited) == wanted:
             return edited
     return None
-
-
-def _includes_usage(document: dict[str, Any]) -> bool:
-    options = document.get(_OPTIONS)
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        raise InvalidRequest("stream_options: must be an object")
-    value = options.get("include_usage")
-    if value is not None and not isinstance(value, bool):
-        raise InvalidRequest("stream_options.include_usage: must be a boolean")
-    return bool(value)
-
-
-def named_user(document: dict[str, Any]) -> str | None:
-    """Return the user that a request of OpenAI's names, under one name or under both."""
-    user, safety = document.get("user"), document.get("safety_identifier")
-    if user and safety:
-        return msgspec.json.encode((user, safety)).decode()
-    return user or safety or None
 
 
 _AUDIO = {"wav": "wav", "x-wav": "wav", "mp3": "mp3", "mpeg": "mp3"}

@@ -43,7 +43,12 @@ _MAX_DEPTH = 128
 LONGEST_MODEL = 2048
 """Most characters of a model's name. Names are kept in the books, the metrics and the log; the
 longest ones are Bedrock's."""
-_TYPE_NAMES: dict[type, str] = {bool: "a boolean", int: "an integer", str: "a string"}
+_TYPE_NAMES: dict[type, str] = {
+    bool: "a boolean",
+    dict: "an object",
+    int: "an integer",
+    str: "a string",
+}
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -145,6 +150,14 @@ def read_limit(document: dict[str, Any], *fields: str) -> int | None:
         if limit is not None:
             raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[int]}")
     return None
+
+
+def named_user(document: dict[str, Any]) -> str | None:
+    """Return the user that a request of OpenAI's names, under one name or under both."""
+    user, safety = document.get("user"), document.get("safety_identifier")
+    if user and safety:
+        return msgspec.json.encode((user, safety)).decode()
+    return user or safety or None
 
 
 def last_user_text(messages: list[dict[str, Any]]) -> str | None:
@@ -365,7 +378,8 @@ class Fields:
 
 
 _MARK = "headstart:"
-_MARK_BYTES = _MARK.encode()
+THINKING_MARK = _MARK.encode()
+"""Is in every body that holds marked thinking."""
 
 
 def reasoning_mark(field: str) -> str:
@@ -380,11 +394,6 @@ def marked_origin(signature: str | None) -> str | None:
     return signature.removeprefix(_MARK)
 
 
-def may_hold_marks(body: bytes) -> bool:
-    """Tell whether the body could hold marked thinking, without decoding it."""
-    return _MARK_BYTES in body
-
-
 def without_marked(
     messages: Iterable[dict[str, msgspec.Raw]],
 ) -> tuple[list[dict[str, msgspec.Raw]], bool]:
@@ -395,7 +404,7 @@ def without_marked(
     kept, found = [], False
     for message in messages:
         content = bytes(message.get("content", b""))
-        if not (content[:1] == b"[" and may_hold_marks(content)):
+        if not (content[:1] == b"[" and THINKING_MARK in content):
             kept.append(message)
             continue
         blocks = msgspec.json.decode(content, type=list[msgspec.Raw])
@@ -712,7 +721,7 @@ def edit_fields(
 ) -> bytes:
     """Drop and rename fields, in place. Only a field that the client sent (``asked``) is a loss."""
     drops = _drops(quirks)
-    marked = may_hold_marks(body)
+    marked = THINKING_MARK in body
     if not (drops or quirks.renames or quirks.message_drops or marked or quirks.call_ids != "any"):
         return body
     document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])

@@ -9,6 +9,7 @@ dialect has) is in the frames of the items, under ``ITEMS`` in ``Completion.extr
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -78,11 +79,11 @@ _LISTS = {"message": ("content",), "reasoning": (SUMMARY, "content")}
 
 def parts_of(item: dict[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Yield the content parts of a message or of reasoning: field, number and part."""
-    for field in _LISTS.get(kind_of(item), ()):
-        listed = item.get(field)
+    for name in _LISTS.get(kind_of(item), ()):
+        listed = item.get(name)
         for number, part in enumerate(listed if isinstance(listed, list) else ()):
             if isinstance(part, dict):
-                yield field, number, part
+                yield name, number, part
 
 
 def text_of(part: dict[str, Any]) -> str:
@@ -115,10 +116,10 @@ def frame_of(item: dict[str, Any]) -> dict[str, Any]:
         held = ("call_id", "name", CALLS[kind])
         return {name: value for name, value in item.items() if name not in held}
     frame = dict(item)
-    for field, number, part in parts_of(item):
-        if frame[field] is item[field]:
-            frame[field] = list(item[field])
-        frame[field][number] = _part_frame(part)
+    for name, number, part in parts_of(item):
+        if frame[name] is item[name]:
+            frame[name] = list(item[name])
+        frame[name][number] = _part_frame(part)
     return frame
 
 
@@ -231,19 +232,19 @@ def _filled(frame: dict[str, Any], source: Source) -> dict[str, Any]:
         return item
     if kind == "message" and "content" not in item:
         item["content"] = [{"type": "output_text", "annotations": []}]
-    for field, number, part in parts_of(item):
-        if item[field] is frame.get(field):
-            item[field] = list(item[field])
-        item[field][number] = _filled_part(part, source)
+    for name, number, part in parts_of(item):
+        if item[name] is frame.get(name):
+            item[name] = list(item[name])
+        item[name][number] = _filled_part(part, source)
     return item
 
 
 def _filled_part(part: dict[str, Any], source: Source) -> dict[str, Any]:
     kind = str(part.get("type"))
-    field = _TEXT_FIELDS.get(kind)
+    name = _TEXT_FIELDS.get(kind)
     whole = dict(part)
-    if field is not None and field not in whole:
-        whole[field] = source.text(kind) or ""
+    if name is not None and name not in whole:
+        whole[name] = source.text(kind) or ""
     if isinstance(whole.get("logprobs"), int):
         whole["logprobs"] = source.logprobs(whole["logprobs"])
     return whole
@@ -349,22 +350,22 @@ _BESIDE = frozenset(
 EVENTS = {kind: (name, index) for name, (kind, index, _) in _TEXTS.items()}
 
 
+@dataclass(eq=False, repr=False)
 class ResponsesDecoder(JSONDecoder):
     """EventDecoder of Responses.
 
     Texts come as deltas. A text without deltas is read at the end of its part, item or answer.
     """
 
-    def __init__(self) -> None:
-        self._fields: dict[str, Any] | None = None
-        """The fields of the response that were reported so far; None: it has not begun."""
-        self._calls: dict[int, int] = {}
-        """The number of each tool call, by its number in the output."""
-        self._parts_read: set[tuple[str, int, int]] = set()
-        self._begun: set[int] = set()
-        self._done: set[int] = set()
-        self._items_ended = 0
-        """The number of items that events reported as ended, under any number."""
+    _fields: dict[str, Any] | None = None
+    """The fields of the response that were reported so far; None: it has not begun."""
+    _calls: dict[int, int] = field(default_factory=dict)
+    """The number of each tool call, by its number in the output."""
+    _parts_read: set[tuple[str, int, int]] = field(default_factory=set)
+    _begun: set[int] = field(default_factory=set)
+    _done: set[int] = field(default_factory=set)
+    _items_ended: int = 0
+    """The number of items that events reported as ended, under any number."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
         """Return the events of a frame; none for comments and for steps of hosted tools."""

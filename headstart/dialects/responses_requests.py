@@ -22,8 +22,8 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
-from headstart.dialects.openai_requests import named_user
 from headstart.dialects.requests import (
+    THINKING_MARK,
     Fields,
     TranslationLosses,
     check_types,
@@ -33,8 +33,8 @@ from headstart.dialects.requests import (
     filled,
     is_marked,
     marked_origin,
-    may_hold_marks,
     name_results,
+    named_user,
     read_limit,
     read_model,
     repeats_keys,
@@ -567,7 +567,7 @@ def apply_quirks(
     """
     left: tuple[str, ...] = ()
     asked = request.document.get("input")
-    if not request.duplicate_keys and may_hold_marks(body) and isinstance(asked, list):
+    if not request.duplicate_keys and THINKING_MARK in body and isinstance(asked, list):
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         items = msgspec.json.decode(fields["input"], type=list[msgspec.Raw])
         own = [raw for raw, item in zip(items, asked, strict=True) if not is_marked(item)]

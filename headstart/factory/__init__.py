@@ -87,12 +87,12 @@ if TYPE_CHECKING:
     from headstart.factory.upstreams import OpenedUpstream
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.learning.hit_decisions import HitDecider
+    from headstart.middleware.observers import Observers
     from headstart.middleware.record import Recorder
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.observe import Observers
     from headstart.settings import Settings
     from headstart.types import Receive, Scope, Send
     from headstart.usual_calls import Machine
@@ -231,8 +231,10 @@ async def _open_engine(
     sharing = _sharing_options(build.settings, router, resolve)
     access = AccessControl(sharing.client_keys, origins)
     conversations = None if providers is None else _open_conversations(build)
+    calls = Supervisor()
     engine = _make_engine(
         parts,
+        calls,
         router,
         sharing,
         access,
@@ -242,7 +244,7 @@ async def _open_engine(
         shared=_open_shared_flights(build, exchange, parts.cache),
     )
     follow_secret(build, engine.renew)
-    build.stack.push_async_callback(engine.drain, build.settings.server.shutdown_s)
+    build.stack.push_async_callback(calls.drain, build.settings.server.shutdown_s)
     if providers is None:
         return engine, _Services()
     services = await _open_services(
@@ -266,8 +268,9 @@ def _open_logs_and_books(
     if access_log != "off":
         trace_id = None if tracing is None else tracing.trace_id
         observers.add(AccessLog(as_json=access_log == "json", trace_id=trace_id))
-    books = Bookkeeper(build.store, build.supervisor.spawn, observers)
+    books = Bookkeeper(build.store, observers)
     observers.add(books)
+    build.supervisor.spawn(books.run)
     build.stack.push_async_callback(books.flush)
 
 
@@ -347,6 +350,7 @@ def _sharing_options(
 
 def _make_engine(
     parts: Parts,
+    calls: Supervisor,
     router: Router | None,
     sharing: SharingOptions,
     access: AccessControl,
@@ -383,6 +387,7 @@ def _make_engine(
             names_requests=not wrapped,
         ),
         supervisor=parts.supervisor,
+        calls=calls,
         observer=parts.observers,
         clock=clock,
         new_id=new_id,

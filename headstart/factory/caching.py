@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.domains import Domains
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.learning.learner import SecondOpinion
-    from headstart.observe import Observers
+    from headstart.middleware.observers import Observers
     from headstart.policies.learned_rule.error_limit import ErrorLimit
     from headstart.policies.match import StaticMatch, VerifiedMatch
     from headstart.settings import CacheSettings, EncoderSettings

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headstart.errors import StoreError
-from headstart.observe import Observers, StageFailed, logger
+from headstart.observe import StageFailed, logger
 from headstart.types import new_ulid
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Supervisor
+    from headstart.middleware.observers import Observers
     from headstart.settings import Settings
 
 clock = time.time  # noqa: TID251

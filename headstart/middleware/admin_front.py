@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.live import LiveTotals
     from headstart.middleware.metrics import PrometheusObserver
-    from headstart.middleware.observers import RecentRequests
+    from headstart.middleware.observers import Observers, RecentRequests
     from headstart.middleware.upstreams.accounting import UpstreamStates
-    from headstart.observe import Observers
     from headstart.types import ASGIApp, Message, Receive, Scope, Send
     from headstart.usual_calls import Machine
 

@@ -164,6 +164,12 @@ class Supervisor:
             task.cancel()
             await asyncio.wait((task,))
 
+    async def drain(self, seconds: float) -> None:
+        """Wait up to ``seconds`` for the end of the tasks, and then do as ``aclose``."""
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=seconds)
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Cancel the remaining tasks and wait for their end. Safe to call twice."""
         self._closed = True

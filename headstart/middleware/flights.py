@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import anyio
 
 from headstart.errors import HeadstartError, UpstreamError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
+from headstart.middleware.upstreams.outgoing import AFTER_END_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -34,6 +37,9 @@ LOG_BYTES = 8 * 1024 * 1024
 
 END_GRACE_S = 0.5
 """Seconds that the body of a whole answer has to end, after the last client has left."""
+
+SETTLE_S = 1.0
+"""Longest wait for cancelled calls to end, before the request is booked without them."""
 
 OWN_ALONE = frozenset(("cache-control", "vary"))
 """Reasons not to store an answer that also forbid sharing it (RFC 9111, section 4)."""
@@ -61,6 +67,22 @@ class FlightHead:
     """The reason why the answer cannot be stored, if status or headers say so."""
 
 
+class FlightFigures(Protocol):
+    """The figures that a request takes from its flight."""
+
+    started: float
+    """Seconds of ``time.perf_counter``. The times below count from here."""
+    total_s: float | None
+    upstream_s: float | None
+    delivered: bool
+    origin: Origin | None
+    upstream: str
+    stored: bool
+    not_stored: str | None
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class FlightReader:
     """One reader of a flight, until ``deadline`` (the loop's time). Not thread-safe.
 
@@ -68,17 +90,14 @@ class FlightReader:
     that arrived before that can still be read.
     """
 
-    __slots__ = ("_flight", "_gone", "_late", "_timer", "position", "waiter")
-
-    def __init__(self, flight: Flight) -> None:
-        self._flight = flight
-        self.waiter: asyncio.Future[None] | None = None
-        """Is done when the flight has news for a pending read."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._late = False
-        self._gone: BaseException | None = None
-        self.position = 0
-        """Index of the next piece to read, counted from the start of the answer."""
+    _flight: Flight
+    waiter: asyncio.Future[None] | None = None
+    """Is done when the flight has news for a pending read."""
+    position: int = 0
+    """Index of the next piece to read, counted from the start of the answer."""
+    _timer: asyncio.TimerHandle | None = None
+    _late: bool = False
+    _gone: BaseException | None = None
 
     @property
     def aborted(self) -> bool:
@@ -164,6 +183,34 @@ class FlightReader:
             await self._news()
         raise self._gone
 
+    async def leave(self, request: FlightFigures) -> None:
+        """Leave the flight, and give the request the figures that belong to it.
+
+        The last client that leaves cancels the call while its answer is not whole.
+        """
+        flight, whole = self._flight, self.has_all
+        if whole:
+            request.delivered = True
+            if request.total_s is None:
+                request.total_s = time.perf_counter() - request.started
+        last = flight.leave(self)
+        if (last or flight.done or whole) and not flight.settled:
+            # Calls are still being booked, and others may wait for the end of a body.
+            limit_s = SETTLE_S + AFTER_END_S * whole
+            with anyio.move_on_after(limit_s, shield=True):
+                await flight.wait_settled()
+        if flight.first_content is not None:
+            upstream_s = max(0.0, flight.first_content - request.started)
+            if request.total_s is None or upstream_s <= request.total_s:
+                request.upstream_s = upstream_s
+        if flight.origin is not None:
+            request.origin, request.upstream = flight.origin, flight.origin.upstream
+        request.stored = request.stored or flight.stored
+        request.not_stored = flight.not_stored
+        request.attempts = flight.attempts_to_book(self)
+        if request.attempts:
+            request.upstream = request.upstream or request.attempts[-1].upstream
+
 
 class UnaskedCall(Protocol):
     """The call of a live draft, whose answer no client has asked for yet."""
@@ -175,6 +222,7 @@ class UnaskedCall(Protocol):
         """Store the answer of a call that had ended."""
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Flight:
     """One upstream call and its readers.
 
@@ -184,67 +232,61 @@ class Flight:
     ``shaped``: before it publishes any end.
     """
 
-    __slots__ = (
-        "__weakref__", "_booked", "_booking_reader", "_cut_off", "_deadline", "_dropped", "_log",
-        "_log_bytes", "_room", "_settling", "_size", "abandoned", "attempts", "began", "caller",
-        "done", "end", "ended", "entry", "error", "first_content", "followed", "full", "head",
-        "is_read", "not_stored", "origin", "owned", "pump", "readers", "reading", "reply",
-        "settled", "shaped", "unasked", "vectors", "whole",
-    )  # fmt: skip
-
-    def __init__(
-        self, log_bytes: int = LOG_BYTES, deadline: float | None = None, caller: str = ""
-    ) -> None:
-        self.caller = caller
-        """The name of the key that pays for the call; "": it has none."""
-        self.head: FlightHead | None = None
-        self.error: BaseException | None = None
-        self.full = False
-        """The answer is larger than the log, so no client may join any more."""
-        self.end = 0
-        """Index of the piece that comes next, counted from the start of the answer."""
-        self.began = time.perf_counter()
-        self.first_content: float | None = None
-        self.whole = False
-        """The answer's terminal event was read, so no later failure makes the answer incomplete."""
-        self.done = False
-        """The answer has ended or failed."""
-        self.abandoned = False
-        """The last client left before the answer was whole, and the pump is about to end."""
-        self.origin: Origin | None = None
-        self.attempts: tuple[Attempt, ...] = ()
-        self.shaped: tuple[ShapingEffect, ...] = ()
-        self.settled = False
-        """No attempt will be added any more."""
-        self.entry: Entry | None = None
-        """The stored answer."""
-        self.not_stored: str | None = None
-        """The reason why the answer is not stored."""
-        self.followed = False
-        """Another process makes the call, stores the answer and books it."""
-        self.owned: OwnedCall | None = None
-        """The lease of the call, if other processes may follow it."""
-        self.unasked: UnaskedCall | None = None
-        """Set for the call of a live draft, until a client asks for its answer."""
-        self.is_read = False
-        """The pump reads the answer now."""
-        self.reading: asyncio.Task[None] | None = None
-        """Reads the items of the answer, once for all clients."""
-        self.vectors: Vectors | None = None
-        """The items of the answer, which the cache keeps one by one."""
-        self.reply: Reply | None = None
-        """The reply that is read. Its ``transforms`` name the changes so far."""
-        self.pump: asyncio.Task[None] | None = None
-        self._settling: asyncio.Event | None = None
-        self.ended = self._cut_off = self._booked = False
-        self._booking_reader: FlightReader | None = None
-        self._room: asyncio.Future[None] | None = None
-        self._deadline = deadline
-        self._log_bytes = log_bytes
-        self._log: list[bytes] = []
-        self._dropped = self._size = 0
-        self.readers: list[FlightReader] = []
-        """The clients that have joined and not left."""
+    log_bytes: int = LOG_BYTES
+    """The size up to which the log keeps the whole answer."""
+    _deadline: float | None = None
+    caller: str = ""
+    """The name of the key that pays for the call; "": it has none."""
+    head: FlightHead | None = None
+    error: BaseException | None = None
+    full: bool = False
+    """The answer is larger than the log, so no client may join any more."""
+    end: int = 0
+    """Index of the piece that comes next, counted from the start of the answer."""
+    began: float = field(default_factory=time.perf_counter)
+    first_content: float | None = None
+    whole: bool = False
+    """The answer's terminal event was read, so no later failure makes the answer incomplete."""
+    ended: bool = False
+    """The answer has come to its clean end."""
+    done: bool = False
+    """The answer has ended or failed."""
+    abandoned: bool = False
+    """The last client left before the answer was whole, and the pump is about to end."""
+    origin: Origin | None = None
+    attempts: tuple[Attempt, ...] = ()
+    shaped: tuple[ShapingEffect, ...] = ()
+    settled: bool = False
+    """No attempt will be added any more."""
+    entry: Entry | None = None
+    """The stored answer."""
+    not_stored: str | None = None
+    """The reason why the answer is not stored."""
+    followed: bool = False
+    """Another process makes the call, stores the answer and books it."""
+    owned: OwnedCall | None = None
+    """The lease of the call, if other processes may follow it."""
+    unasked: UnaskedCall | None = None
+    """Set for the call of a live draft, until a client asks for its answer."""
+    is_read: bool = False
+    """The pump reads the answer now."""
+    reading: asyncio.Task[None] | None = None
+    """Reads the items of the answer, once for all clients."""
+    vectors: Vectors | None = None
+    """The items of the answer, which the cache keeps one by one."""
+    reply: Reply | None = None
+    """The reply that is read. Its ``transforms`` name the changes so far."""
+    pump: asyncio.Task[None] | None = None
+    readers: list[FlightReader] = field(default_factory=list)
+    """The clients that have joined and not left."""
+    _booking_reader: FlightReader | None = None
+    _booked: bool = False
+    _cut_off: bool = False
+    _settling: asyncio.Event | None = None
+    _room: asyncio.Future[None] | None = None
+    _log: list[bytes] = field(default_factory=list)
+    _dropped: int = 0
+    _size: int = 0
 
     def join(self, deadline: float | None = None) -> FlightReader:
         """Add a reader that starts at the beginning of the answer, and waits until ``deadline``."""
@@ -373,13 +415,13 @@ class Flight:
                 waiter = reader.waiter
                 if waiter is not None and not waiter.done():
                     waiter.set_result(None)
-        if self._size > self._log_bytes:
+        if self._size > self.log_bytes:
             self.full = True
 
     async def room(self) -> None:
         """Wait until a full log has room for more."""
         self._trim()
-        while self._size > self._log_bytes:
+        while self._size > self.log_bytes:
             if not self.readers:
                 return
             readers = [reader for reader in self.readers if not reader.aborted]
@@ -489,7 +531,7 @@ class OwnedCall(LazyCondition):
 
 
 class Flights(dict["Hashable", Flight]):
-    """The flights, by join identity."""
+    """The flights that may be joined, by join identity."""
 
     def find(self, identity: Hashable, deadline: float | None = None) -> Flight | None:
         """Return a flight that a client which waits until ``deadline`` may join, or None."""
@@ -497,10 +539,6 @@ class Flights(dict["Hashable", Flight]):
         if flight is None or not (flight.joinable and flight.lasts(deadline)):
             return None
         return flight
-
-    def add(self, identity: Hashable, flight: Flight) -> None:
-        """Make a flight joinable under ``identity``."""
-        self[identity] = flight
 
     def remove(self, identity: Hashable, flight: Flight) -> None:
         """Forget a flight, unless another has taken its place."""

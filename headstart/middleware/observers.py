@@ -1,4 +1,4 @@
-"""Observers: the books, the log, and the last requests for ``explain``."""
+"""Observers: all together, the books, the log, and the last requests for ``explain``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import time
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import msgspec
 
@@ -27,11 +27,44 @@ from headstart.observe import (
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.interfaces import Store
-    from headstart.middleware.concurrency import Spawn
     from headstart.policies.gate import EncoderWaitLimit
+
+
+class Observers:
+    """Passes each observation to all observers. An observer that raises is logged and removed."""
+
+    def __init__(self, observers: Sequence[Observer] = (), given: Observers | None = None) -> None:
+        self.observers = tuple(observers)
+        self._given = given
+        """Observers that get each observation before these, and that outlive them."""
+
+    def add(self, observer: Observer) -> None:
+        """Notify ``observer`` too, from now on."""
+        self.observers += (observer,)
+
+    def for_engine(self) -> Self:
+        """Return observers that notify these, too. An engine adds its own, and they end with it."""
+        return type(self)((), self)
+
+    def notify(self, observation: Observation) -> None:
+        """Notify all observers, in the order in which they were added."""
+        given = () if self._given is None else self._given.observers
+        for observer in given + self.observers:
+            try:
+                observer.notify(observation)
+            except Exception:  # noqa: BLE001 - it is logged, and the others go on
+                logger.exception("observer %r failed and is switched off", type(observer).__name__)
+                self.remove(observer)
+
+    def remove(self, observer: Observer) -> None:
+        """Notify ``observer`` no more."""
+        self.observers = tuple(each for each in self.observers if each is not observer)
+        if self._given is not None:
+            self._given.remove(observer)
+
 
 FLUSH_S = 0.25
 MAX_WAITING = 10_000
@@ -41,30 +74,29 @@ MAX_WAITING = 10_000
 class Bookkeeper:
     """Writes served requests to the store's books, in batches. ``flush`` writes the last rows."""
 
-    def __init__(self, store: Store, spawn: Spawn, observer: Observer) -> None:
+    def __init__(self, store: Store, observer: Observer) -> None:
         self._store = store
-        self._spawn = spawn
         self._observer = observer
         self._rows: list[Served] = []
-        self._flushing = False
+        self._came = asyncio.Event()
+        """A row waits."""
 
     def notify(self, observation: Observation) -> None:
-        """Take a row; a flush follows within a quarter of a second."""
+        """Take a row; ``run`` writes it within a quarter of a second."""
         if type(observation) is not Served:
             return
         self._rows.append(observation)
         if len(self._rows) > MAX_WAITING:
             del self._rows[: MAX_WAITING // 10]
-        if not self._flushing:
-            self._flushing = True
-            self._spawn(self._flush_soon)
+        self._came.set()
 
-    async def _flush_soon(self) -> None:
-        try:
+    async def run(self) -> None:
+        """Write rows as they come. Each write takes all that came within a quarter of a second."""
+        while True:
+            await self._came.wait()
             await asyncio.sleep(FLUSH_S)
-        finally:
-            self._flushing = False
-        await self.flush()
+            self._came.clear()
+            await self.flush()
 
     async def flush(self) -> None:
         """Write the waiting rows. If the store fails, these rows are lost."""
@@ -72,7 +104,7 @@ class Bookkeeper:
         if rows:
             try:
                 await self._store.add_to_books(rows)
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next rows are written
                 self._observer.notify(StageFailed.of("books", error))
 
 

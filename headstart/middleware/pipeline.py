@@ -160,8 +160,9 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], Answe
 class Engine:
     """Answers matched requests from the cache, a call in flight, or an upstream.
 
-    ``router`` picks the provider; None sends misses to the wrapped app. With ``shared``, equal
-    calls of other processes are joined, too.
+    ``router`` picks the provider; None sends misses to the wrapped app. ``calls`` runs the calls:
+    before the engine stops, it waits for them. With ``shared``, equal calls of other processes are
+    joined, too.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class Engine:
         flights: Flights,
         responder: Responder,
         supervisor: Supervisor,
+        calls: Supervisor,
         observer: Observer,
         clock: Callable[[], float],
         new_id: Callable[[], str],
@@ -196,6 +198,7 @@ class Engine:
         self._flights = flights
         self._responder = responder
         self._supervisor = supervisor
+        self._calls = calls
         self._observer = observer
         self._clock = clock
         self._new_id = new_id
@@ -210,8 +213,7 @@ class Engine:
         self._routes = {} if router is None else router.routes
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
-        self._pumps: set[asyncio.Task[None]] = set()
-        engine = EngineFunctions(self._limit, self._start, self._join, self._spawn)
+        engine = EngineFunctions(self._limit, self._start, self._join, self._calls.spawn)
         self._items = ItemAnswers(pump, responder, engine, new_id=new_id)
 
     @property
@@ -277,8 +279,8 @@ class Engine:
 
     async def _book_later(self, context: RequestContext) -> None:
         try:
-            if context.flight is not None and context.retry_reader is not None:
-                await leave_to_retry(context, context.flight, context.retry_reader)
+            if context.retry_reader is not None:
+                await leave_to_retry(context, context.retry_reader)
         finally:
             self._observer.notify(context.served(self._clock()))
 
@@ -425,19 +427,9 @@ class Engine:
             key = variant(key, self._random.randrange(prepared.variants))
         try:
             if pumped.adopt(key, prepared):
-                self._spawn(pumped.store)
+                self._calls.spawn(pumped.store)
         except Exception as error:  # noqa: BLE001 - the answer is served nevertheless
             self._failed("live", error)
-
-    async def drain(self, seconds: float) -> None:
-        """Wait up to ``seconds`` until the calls in flight are stored, and cancel the rest."""
-        if not self._pumps:
-            return
-        _, late = await asyncio.wait(tuple(self._pumps), timeout=seconds)
-        for pump in late:
-            pump.cancel()
-        if late:  # cancelled calls are booked before the store closes
-            await asyncio.wait(late)
 
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
         context.caller = self._access.admit(context.scope)
@@ -662,25 +654,33 @@ class Engine:
     ) -> None:
         identity = _identity(context.prepared, key)
         self._limit(context)
-        flight = self._flights.find(identity, context.begin_by)
-        if flight is not None and flight.whole and context.lookup.reason in _ASKS_AGAIN:
-            flight = None  # the caller rejects the answer that this flight already has
-        if flight is not None and context.held_out is None:
-            alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
-            if context.claim is not None:
-                context.claim.close()
-            try:
-                return await self._join(context, flight)
-            except NotForOthers:
-                context.lookup = alone
-            except _LIMITS_OF_KEYS:
-                if context.status or flight.caller == context.caller:
-                    raise
-                context.lookup = alone
         twin = None
-        if flight is None and len(self._flights) and context.held_out is None:
-            twin = self._twin_of(context, identity)
+        if self._flights and context.held_out is None:
+            flight = self._flights.find(identity, context.begin_by)
+            if flight is None:
+                twin = self._twin_of(context, identity)
+            elif await self._join_equal(context, flight):
+                return
         await self._join(context, self._start(context, key, identity, app, sample, twin=twin))
+
+    async def _join_equal(self, context: RequestContext, flight: Flight) -> bool:
+        """Join the flight of an equal call; False: its answer is not for this request."""
+        if flight.whole and context.lookup.reason in _ASKS_AGAIN:
+            return False  # the caller rejects the answer that this flight already has
+        alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
+        if context.claim is not None:
+            context.claim.close()
+        try:
+            await self._join(context, flight)
+        except NotForOthers:
+            context.lookup = alone
+            return False
+        except _LIMITS_OF_KEYS:
+            if context.status or flight.caller == context.caller:
+                raise
+            context.lookup = alone
+            return False
+        return True
 
     def _twin_of(self, context: RequestContext, identity: tuple[Any, AnswerForm]) -> Flight | None:
         """Return the flight of the same answer in the other form: as a stream, or whole."""
@@ -734,7 +734,7 @@ class Engine:
         elif twin is not None:
             upstream = self._awaiting(context, twin, upstream)
         if identity is not None:
-            self._flights.add(identity, flight)
+            self._flights[identity] = flight
             if claim is not None:
                 claim.begin(flight)
         pumped = PumpedCall(
@@ -750,7 +750,7 @@ class Engine:
         )
         if unasked:
             flight.unasked = pumped
-        flight.pump = self._spawn(pumped.run)
+        flight.pump = self._calls.spawn(pumped.run)
         return flight
 
     def _following(
@@ -781,15 +781,6 @@ class Engine:
         if self._finder is None or self._finder.refuses(context.prepared, entry):
             return None
         return self._responder.render(context, entry, self._clock())
-
-    def _spawn(
-        self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any
-    ) -> asyncio.Task[None]:
-        """Start work that ``drain`` waits for."""
-        task = self._supervisor.spawn(function, *args)
-        self._pumps.add(task)
-        task.add_done_callback(self._pumps.discard)
-        return task
 
     def _join(
         self, context: RequestContext, flight: Flight, compose: Compose | None = None

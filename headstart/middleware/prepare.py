@@ -525,7 +525,7 @@ class Preparer:
                 without_template = self._templates.take_out(key)
             if without_template is not key:
                 key, kind, part = without_template, "templated", without_template.query or ""
-        lifetime = Lifetime(asked, self._lifetimes, rule.ttl_s, part)
+        lifetime = self._lifetimes.of(asked, rule.ttl_s, part)
         window_s = rule.repeat_window_s or endpoint.repeat_window_s
         return Prepared(
             request=request,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headstart.attempts import Attempt, total_cost_usd
@@ -101,6 +102,7 @@ _UNREAD = Prepared(request=None, key=None, directives=Directives())
 _MISS = Lookup(outcome=Outcome.MISS)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestContext:
     """One request that is being answered: its call, its flight, and the sent part of its answer.
 
@@ -111,77 +113,68 @@ class RequestContext:
     cache that was not served, because the call measures what hits save.
     """
 
-    __slots__ = (
-        "affinity", "answer_id", "app_call", "attempts", "begin_by", "body", "caller", "chain",
-        "claim", "deadline", "delivered", "endpoint", "error", "first_byte", "flight", "held_out",
-        "id", "item_hits", "items", "lookup", "not_stored", "origin", "page_headers",
-        "partly_saved", "path", "prepared", "read_at", "receive", "retry_from", "retry_reader",
-        "scope", "send", "started", "status", "stored", "timings", "total_s", "upstream",
-        "upstream_s",
-    )  # fmt: skip
+    id: str
+    endpoint: MatchedEndpoint
+    path: bytes
+    scope: Scope
+    receive: Receive
+    send: Send
+    affinity: str = ""
+    """The live draft that it belongs to, whose calls should stay with one provider."""
+    started: float = field(default_factory=time.perf_counter)
+    read_at: float = field(default_factory=time.perf_counter)
+    timings: dict[bytes, float] = field(default_factory=dict)
+    """Seconds by stage, as ``Server-Timing`` names the stages."""
+    caller: str = ""
+    """The name of the caller's key (``server.client_keys``); "": it has none."""
+    body: bytes = b""
+    prepared: Prepared = _UNREAD
+    page_headers: Headers = ()
+    """Headers for browsers, which every response to this request carries."""
+    lookup: Lookup = _MISS
+    begin_by: float | None = None
+    """The time by which the first byte must be sent, in the event loop's time."""
+    deadline: float | None = None
+    """The time by which the whole answer must be sent."""
+    retry_from: float | None = None
+    """From this time on a client that leaves has given up, and its SDK will retry.
 
-    def __init__(
-        self,
-        id: str,
-        endpoint: MatchedEndpoint,
-        path: bytes,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        self.id, self.endpoint, self.path = id, endpoint, path
-        self.scope, self.receive, self.send = scope, receive, send
-        self.affinity = ""
-        """The live draft that it belongs to, whose calls should stay with one provider."""
-        self.started = self.read_at = time.perf_counter()
-        self.timings: dict[bytes, float] = {}
-        """Seconds by stage, as ``Server-Timing`` names the stages."""
-        self.caller = ""
-        """The name of the caller's key (``server.client_keys``); "": it has none."""
-        self.body = b""
-        self.prepared = _UNREAD
-        self.page_headers: Headers = ()
-        """Headers for browsers, which every response to this request carries."""
-        self.lookup = _MISS
-        self.begin_by: float | None = None
-        """The time by which the first byte must be sent, in the event loop's time."""
-        self.deadline: float | None = None
-        """The time by which the whole answer must be sent."""
-        self.retry_from: float | None = None
-        """From this time on a client that leaves has given up, and its SDK will retry.
-
-        None: never.
-        """
-        self.flight: Flight | None = None
-        """The upstream call whose answer it gets."""
-        self.app_call: AppUpstream | None = None
-        """The call of the wrapped app that it began and waits for."""
-        self.claim: LeaseClaim | None = None
-        """The result of its lookup about equal calls of other processes."""
-        self.retry_reader: FlightReader | None = None
-        """Its second reader in the flight, which waits for the retry of the client's SDK."""
-        self.origin: Origin | None = None
-        """The source of its answer."""
-        self.upstream, self.status = "", 0
-        self.chain: Chain | None = None
-        """The kept answers that it refers to."""
-        self.answer_id = ""
-        """The id under which a stored answer is sent."""
-        self.first_byte: float | None = None
-        self.total_s: float | None = None
-        self.upstream_s: float | None = None
-        self.stored = self.delivered = False
-        """``delivered``: the client has the whole answer, so it may leave."""
-        self.error: str | None = None
-        self.held_out: Entry | None = None
-        self.not_stored: str | None = None
-        """The reason why the answer is not stored."""
-        self.attempts: tuple[Attempt, ...] = ()
-        """The upstream calls that this request itself caused."""
-        self.items = self.item_hits = 0
-        """The number of its items, if each is cached alone, and the number that the cache had."""
-        self.partly_saved: Origin | None = None
-        """The cost of the items that the cache had, if others were asked for."""
+    None: never.
+    """
+    flight: Flight | None = None
+    """The upstream call whose answer it gets."""
+    app_call: AppUpstream | None = None
+    """The call of the wrapped app that it began and waits for."""
+    claim: LeaseClaim | None = None
+    """The result of its lookup about equal calls of other processes."""
+    retry_reader: FlightReader | None = None
+    """Its second reader in the flight, which waits for the retry of the client's SDK."""
+    origin: Origin | None = None
+    """The source of its answer."""
+    upstream: str = ""
+    status: int = 0
+    chain: Chain | None = None
+    """The kept answers that it refers to."""
+    answer_id: str = ""
+    """The id under which a stored answer is sent."""
+    first_byte: float | None = None
+    total_s: float | None = None
+    upstream_s: float | None = None
+    stored: bool = False
+    delivered: bool = False
+    """The client has the whole answer, so it may leave."""
+    error: str | None = None
+    held_out: Entry | None = None
+    not_stored: str | None = None
+    """The reason why the answer is not stored."""
+    attempts: tuple[Attempt, ...] = ()
+    """The upstream calls that this request itself caused."""
+    items: int = 0
+    """The number of its items, if each is cached alone."""
+    item_hits: int = 0
+    """The number of its items that the cache had."""
+    partly_saved: Origin | None = None
+    """The cost of the items that the cache had, if others were asked for."""
 
     def limit(self, configured: float | None) -> None:
         """Limit the time until the first byte, and until the whole answer.

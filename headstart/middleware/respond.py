@@ -32,7 +32,7 @@ from headstart.middleware.body import end_unanswered, replay_body, watch
 from headstart.middleware.flights import OWN_ALONE, Flight, FlightHead, FlightReader
 from headstart.middleware.request_context import RETRY_GRACE_S, RequestContext
 from headstart.middleware.upstreams.app import END_S
-from headstart.middleware.upstreams.outgoing import AFTER_END_S, OWN_PREFIX
+from headstart.middleware.upstreams.outgoing import OWN_PREFIX
 from headstart.policies.callers import NameMemo, NamesMemo, picker
 from headstart.reply import is_plain
 from headstart.types import Completion, RawResponse
@@ -60,8 +60,6 @@ Such a document has the origin of this server, and the admin API has the same on
 """
 HEARTBEAT_S = 10.0
 """Seconds between two comments while a client that got status 200 waits for its answer."""
-SETTLE_S = 1.0
-"""Longest wait for cancelled calls to end, before the request is booked without them."""
 _OWN_ANYWHERE = frozenset((b"cache-status", b"x-cache"))
 _OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
 _is_own_anywhere = NameMemo(lambda name: name in _OWN_ANYWHERE or name.startswith(OWN_PREFIX))
@@ -206,7 +204,14 @@ class Responder:
         try:
             watcher = self._spawn(watch, context.receive, reader.gone)
             try:
-                await self._send_flight(context, flight, reader, early_200_s, compose)
+                if early_200_s is None or _heartbeat(context) is None:
+                    head: FlightHead | None = await reader.head()
+                else:
+                    head = await _head_within(early_200_s, reader)
+                if head is None:
+                    await self._send_early(context, flight, reader)
+                else:
+                    await self._send_begun(context, flight, reader, head, compose)
             finally:
                 watcher.cancel()
         finally:
@@ -214,25 +219,17 @@ class Responder:
                 context.retry_reader = flight.join()
                 flight.leave(reader)
             else:
-                await leave(context, flight, reader)
+                await reader.leave(context)
 
-    async def _send_flight(
+    async def _send_begun(
         self,
         context: RequestContext,
         flight: Flight,
         reader: FlightReader,
-        early_200_s: float | None,
+        head: FlightHead,
         compose: Compose | None,
     ) -> None:
-        head: FlightHead | None = None
-        if early_200_s is None or _heartbeat(context) is None:
-            head = await reader.head()
-        else:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(early_200_s):
-                    head = await reader.head()
-        if head is None:
-            return await self._send_early(context, flight, reader)
+        """Send an answer that has begun."""
         if context.lookup.outcome is Outcome.JOINED and head.not_stored in OWN_ALONE:
             raise NotForOthers
         _note_head(context, flight, head)
@@ -305,15 +302,10 @@ class Responder:
         body: Message = {"type": "http.response.body", "body": heartbeat, "more_body": True}
         await context.send(body)
         _bound_whole(context, reader)
-        head: FlightHead | None = None
         last = b""
         try:
-            while head is None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(HEARTBEAT_S):
-                        head = await reader.head()
-                if head is None:
-                    await context.send(body)
+            while (head := await _head_within(HEARTBEAT_S, reader)) is None:
+                await context.send(body)
             _note_head(context, flight, head)
             if not (head.stream and is_plain(head.headers)):
                 raise UpstreamProtocolError("the upstream answered with something else than events")
@@ -382,36 +374,7 @@ async def end_app(context: RequestContext) -> None:
         await context.app_call.ended(END_S)
 
 
-async def leave(context: RequestContext, flight: Flight, reader: FlightReader) -> None:
-    """Leave a flight, and take the figures that belong to this request from it.
-
-    The last client that leaves cancels the call while its answer is not whole.
-    """
-    whole = reader.has_all
-    if whole:
-        context.delivered = True
-        if context.total_s is None:
-            context.total_s = time.perf_counter() - context.started
-    last = flight.leave(reader)
-    if (last or flight.done or whole) and not flight.settled:
-        # Calls are still being booked, and others may wait for the end of a body.
-        limit_s = SETTLE_S + AFTER_END_S * whole
-        with anyio.move_on_after(limit_s, shield=True):
-            await flight.wait_settled()
-    if flight.first_content is not None:
-        upstream_s = max(0.0, flight.first_content - context.started)
-        if context.total_s is None or upstream_s <= context.total_s:
-            context.upstream_s = upstream_s
-    if flight.origin is not None:
-        context.origin, context.upstream = flight.origin, flight.origin.upstream
-    context.stored = context.stored or flight.stored
-    context.not_stored = flight.not_stored
-    context.attempts = flight.attempts_to_book(reader)
-    if context.attempts:
-        context.upstream = context.upstream or context.attempts[-1].upstream
-
-
-async def leave_to_retry(context: RequestContext, flight: Flight, reader: FlightReader) -> None:
+async def leave_to_retry(context: RequestContext, reader: FlightReader) -> None:
     """Keep a call alive for the client's retry, as an additional reader that leaves later.
 
     It leaves when no retry has come in time, or when it is not needed any more: the answer is
@@ -421,7 +384,7 @@ async def leave_to_retry(context: RequestContext, flight: Flight, reader: Flight
         with anyio.move_on_after(RETRY_GRACE_S), contextlib.suppress(HeadstartError):
             await reader.read_all()
     finally:
-        await leave(context, flight, reader)
+        await reader.leave(context)
 
 
 def _named_id(dialect: Dialect, entry: Entry) -> str:
@@ -462,6 +425,14 @@ def with_estimate(answer: Completion, origin: Origin, dialect: Dialect) -> Compl
         return answer
     tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
     return msgspec.structs.replace(answer, usage=dialect.usage(tokens))
+
+
+async def _head_within(seconds: float, reader: FlightReader) -> FlightHead | None:
+    """Wait for status and headers; None: they have not come in time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await reader.head()
+    return None
 
 
 def _note_head(context: RequestContext, flight: Flight, head: FlightHead) -> None:

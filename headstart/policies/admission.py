@@ -118,9 +118,8 @@ class Admission:
         if "moderation" in answer.extra and _is_flagged(answer.extra["moderation"]):
             return "moderation"
         form = FORMS[request.dialect]
-        response_format = form.response_format(request.document)
         for choice in answer.choices:
-            reason = _refuse_choice(choice, form, response_format, tools)
+            reason = _refuse_choice(choice, form, request.document, tools)
             if reason is not None:
                 return reason
         if (
@@ -250,8 +249,9 @@ _NO_CHARACTER = "\ufffd"
 
 
 def _refuse_choice(
-    choice: Choice, form: RequestForm, response_format: object, tools: Sequence[str]
+    choice: Choice, form: RequestForm, asked: dict[str, Any], tools: Sequence[str]
 ) -> str | None:
+    """Refuse a choice of the answer to the request ``asked``."""
     said = [part.arguments if isinstance(part, ToolCall) else part.text for part in choice.parts]
     if _NO_CHARACTER in "".join(said):
         return "unreadable"  # it may replace half of a surrogate pair, which a hit could not repeat
@@ -268,6 +268,7 @@ def _refuse_choice(
     text = "".join([part.text for part in choice.parts if isinstance(part, Text)])
     if not text.strip():
         return "empty"
+    response_format = form.response_format(asked)
     broken = response_format is not None and breaks_format(text, response_format)
     return "broken-format" if broken else None
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import InvalidRequest
@@ -141,52 +140,40 @@ def question_class(text: str) -> QuestionClass:
     return QuestionClass.STABLE
 
 
+class Lifetime(NamedTuple):
+    """The lifetime of the answer to one question."""
+
+    kind: QuestionClass = QuestionClass.STABLE
+    """How fast the answer ages."""
+    seconds: float | None = None
+    """The longest lifetime of an answer, whether it is stored now or was stored before.
+
+    None: it never ends.
+    """
+
+
+FOREVER = Lifetime()
+
+
 class Lifetimes(Frozen):
     """The lifetime of answers in seconds: of all answers, and of each ageing class."""
 
     ttl_s: float | None = None
     by_class: Mapping[QuestionClass, float] = {}
 
-    def of(self, kind: QuestionClass, route_s: float | None = None) -> float | None:
-        """Return the lifetime of an answer; None: it never ends. ``route_s`` replaces ``ttl_s``."""
+    def of(self, question: str, route_s: float | None = None, part: str = "") -> Lifetime:
+        """Return the lifetime of the answer to a question. ``route_s`` replaces ``ttl_s``.
+
+        ``part`` is the question in a long text, of which only the two ends are read.
+        """
+        kind = question_class(question)
+        if part:
+            kind = min(kind, question_class(part), key=list(QuestionClass).index)
         ttl_s = self.ttl_s if route_s is None else route_s
         class_s = self.by_class.get(kind)
-        return class_s if ttl_s is None else ttl_s if class_s is None else min(ttl_s, class_s)
-
-
-class Lifetime:
-    """The lifetime of the answer to one question. The question is read at the first use.
-
-    ``route_s`` replaces ``lifetimes.ttl_s``. ``part`` is the question in a long text, of which
-    only the two ends are read.
-    """
-
-    def __init__(
-        self, question: str, lifetimes: Lifetimes, route_s: float | None = None, part: str = ""
-    ) -> None:
-        self._question = question
-        self._part = part
-        self._lifetimes = lifetimes
-        self._route_s = route_s
-
-    @cached_property
-    def kind(self) -> QuestionClass:
-        """How fast the answer ages."""
-        kind = question_class(self._question)
-        if not self._part:
-            return kind
-        return min(kind, question_class(self._part), key=list(QuestionClass).index)
-
-    @cached_property
-    def seconds(self) -> float | None:
-        """The longest lifetime of an answer, whether it is stored now or was stored before.
-
-        None: it never ends.
-        """
-        return self._lifetimes.of(self.kind, self._route_s)
-
-
-FOREVER = Lifetime("", Lifetimes())
+        if ttl_s is None or class_s is None:
+            return Lifetime(kind, class_s if ttl_s is None else ttl_s)
+        return Lifetime(kind, min(ttl_s, class_s))
 
 
 # --- directives of requests ----------------------------------------------------------------------

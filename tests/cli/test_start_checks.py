@@ -13,7 +13,7 @@ from headstart.cli.config import start_problems
 from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
-from headstart.observe import Observers
+from headstart.middleware.observers import Observers
 
 if TYPE_CHECKING:
     from pathlib import Path

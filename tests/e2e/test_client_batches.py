@@ -24,8 +24,8 @@ from headstart.middleware.asgi import not_found
 from headstart.middleware.batches.journal import BatchFolder, form_fields
 from headstart.middleware.batches.service import BatchService
 from headstart.middleware.concurrency import Supervisor
+from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
-from headstart.observe import Observers
 from headstart.settings import BatchSettings
 from support.serving import serving_in_thread
 

@@ -21,8 +21,8 @@ import pytest
 from headstart.config.loading import load_settings
 from headstart.embeddings.stores.sqlite import SCHEMA_VERSION, SQLiteStore
 from headstart.middleware.asgi import not_found
+from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
-from headstart.observe import Observers
 from support.patience import PATIENCE_S
 from support.proxied import CHAT, reply_of
 from support.serving import serving

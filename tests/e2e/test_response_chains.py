@@ -15,8 +15,9 @@ import pytest
 from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
+from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
+from headstart.observe import Served
 from support.fakes import Recorder
 from support.leaks import requests_leave_memory
 from support.responses_provider import ResponsesProvider

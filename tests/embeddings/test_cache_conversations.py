@@ -20,7 +20,7 @@ from headstart.embeddings.semantic_search import MOST_JUDGED
 from headstart.embeddings.sketch import load_sketcher
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.embeddings.stores.sqlite import SQLiteStore
-from headstart.observe import Observers
+from headstart.middleware.observers import Observers
 from headstart.policies.key import KeyContext, chat_key, variant
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.error_limit import ErrorLimit

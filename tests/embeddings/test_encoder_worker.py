@@ -326,7 +326,7 @@ async def test_a_process_that_does_not_close_its_worker_ends_after_the_running_e
         import asyncio, time
         from headstart.embeddings.encoder_worker import EncoderWorker
         from headstart.errors import EncoderError
-        from headstart.observe import Observers
+        from headstart.middleware.observers import Observers
 
         class Slow:
             def encode(self, text):

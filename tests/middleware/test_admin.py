@@ -21,8 +21,7 @@ from headstart.middleware.admin import admin_app
 from headstart.middleware.admin_front import AdminState
 from headstart.middleware.concurrency import ConcurrencyLimit
 from headstart.middleware.metrics import PrometheusObserver
-from headstart.middleware.observers import RecentRequests
-from headstart.observe import Observers
+from headstart.middleware.observers import Observers, RecentRequests
 from headstart.policies.callers import OriginRules
 from headstart.sidecar import build_sidecar
 from headstart.types import Charge, Charged

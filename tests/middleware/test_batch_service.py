@@ -20,10 +20,10 @@ from headstart.middleware.batches import service as service_module
 from headstart.middleware.batches.journal import BatchFolder, KeptBatch, form_fields, read_upload
 from headstart.middleware.batches.service import WINDOW_S, BatchService
 from headstart.middleware.concurrency import Supervisor
+from headstart.middleware.observers import Observers
 from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.respond import send_whole
 from headstart.mount import build_gateway
-from headstart.observe import Observers
 from headstart.settings import BatchSettings
 from support.serving import serving
 

@@ -195,6 +195,18 @@ async def test_the_supervisor_outlives_a_failing_task_and_cancels_the_rest() -> 
     await supervisor.aclose()
 
 
+@pytest.mark.virtual_clock
+async def test_a_supervisor_that_drains_gives_its_tasks_time_to_end() -> None:
+    supervisor = Supervisor()
+    tasks = [supervisor.spawn(asyncio.sleep, seconds) for seconds in (1, 3)]
+    began = asyncio.get_running_loop().time()
+    await supervisor.drain(2)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(2)
+    assert [task.cancelled() for task in tasks] == [False, True]
+    with pytest.raises(RuntimeError):
+        supervisor.spawn(asyncio.sleep, 1)
+
+
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_the_rest_of_a_body_that_is_refused_is_read_up_to_twice_the_limit(
     *, leaves: bool

@@ -13,12 +13,13 @@ import pytest
 import headstart
 from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
+from headstart.middleware.observers import Observers
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.cascade import Cascade
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.target import Target
 from headstart.mount import build_gateway
-from headstart.observe import Committed, Observers, Served
+from headstart.observe import Committed, Served
 from headstart.settings import Settings, Strategy, UpstreamSettings
 from headstart.types import Text
 from support.candidates import UNIX, Books, chat_call, read

@@ -2,17 +2,67 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
+from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import StoreError
-from headstart.middleware.observers import MOST_CAUSES, QUIET_S, UPSTREAM_QUIET_S, FailureLog
+from headstart.middleware.observers import (
+    FLUSH_S,
+    MOST_CAUSES,
+    QUIET_S,
+    UPSTREAM_QUIET_S,
+    Bookkeeper,
+    FailureLog,
+    Observers,
+)
 from headstart.observe import Committed, Observation, Served, StageFailed
 from headstart.policies.routing.failures import FailureKind
+from support import booked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FULL = StageFailed(stage="store", error="OperationalError", detail="database or disk is full")
+
+
+class FailingBooks(MemoryStore):
+    """A store whose first write of the books fails in a way that nobody has met."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[tuple[str, ...]] = []
+
+    async def add_to_books(self, rows: Sequence[Served]) -> None:
+        self.writes.append(tuple(row.id for row in rows))
+        if len(self.writes) == 1:
+            raise RuntimeError
+
+
+@pytest.mark.anyio
+@pytest.mark.virtual_clock
+async def test_rows_are_written_in_batches_and_after_a_failure() -> None:
+    store, failures = FailingBooks(), list[Observation]()
+
+    class Watcher:
+        def notify(self, observation: Observation) -> None:
+            failures.append(observation)
+
+    books = Bookkeeper(store, Observers([Watcher()]))
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(books.run())
+        for ids in (("1", "2"), ("3",), ("4", "5")):
+            for id in ids:
+                books.notify(booked.served(id=id))
+            await asyncio.sleep(2 * FLUSH_S)
+        writing.cancel()
+    assert store.writes == [("1", "2"), ("3",), ("4", "5")]
+    assert failures == [StageFailed(stage="books", error="RuntimeError")]
 
 
 def test_a_failure_is_told_once_an_hour_and_each_by_itself(

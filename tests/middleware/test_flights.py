@@ -92,7 +92,7 @@ async def test_only_the_last_client_to_leave_cancels_the_pump() -> None:
 
 async def test_a_call_that_its_last_client_has_left_cannot_be_joined() -> None:
     flights, flight = Flights(), Flight()
-    flights.add("question", flight)
+    flights["question"] = flight
     reader = flight.join()
     async with asyncio.TaskGroup() as group:
         flight.pump = group.create_task(_wait(asyncio.Event()))
@@ -216,7 +216,7 @@ async def test_nothing_is_kept_of_an_answer_that_nobody_reads() -> None:
 
 async def test_flights_are_found_until_removed_and_never_by_another() -> None:
     flights, one, two = Flights(), Flight(), Flight()
-    flights.add("k", one)
+    flights["k"] = one
     assert flights.find("k") is one
     flights.remove("k", two)
     assert flights.find("k") is one

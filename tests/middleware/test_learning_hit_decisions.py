@@ -23,7 +23,7 @@ from headstart.middleware.learning.hit_decisions import (
     HitDecision,
 )
 from headstart.middleware.learning.learner import SAVED_UP_S, Audits, ComparisonBudget
-from headstart.observe import Observers
+from headstart.middleware.observers import Observers
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.learned_rule.threshold import UNLIKELY_SCORE, UNLIKELY_SHARE

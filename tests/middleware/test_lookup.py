@@ -14,7 +14,7 @@ from headstart.middleware.observers import FirstBytes
 from headstart.middleware.prepare import Prepared, Repeat
 from headstart.observe import Served
 from headstart.policies.admission import Admission
-from headstart.policies.freshness import Directives, Lifetime, Lifetimes
+from headstart.policies.freshness import Directives, Lifetime
 from headstart.policies.gate import SHORTEST_S, UNKNOWN_S, EncoderWaitLimit
 from headstart.types import ChatRequest
 from support.caches import CacheRig, running
@@ -94,7 +94,7 @@ async def test_an_answer_from_the_future_is_stale(
     rig.now = 1_000_000.0
     expires = None if life_s is None else rig.now + life_s
     stored = entry("a", created=rig.now, expires=expires)
-    lifetime = Lifetime("", Lifetimes(ttl_s=604_800.0))
+    lifetime = Lifetime(seconds=604_800.0)
     prepared = Prepared(
         request=None, key=stored.key, directives=Directives(), route="", lifetime=lifetime
     )
@@ -131,7 +131,7 @@ async def test_a_route_serves_no_answer_older_than_its_lifetime_and_the_callers_
         key=stored.key,
         directives=Directives(max_age_s=max_age_s),
         route="",
-        lifetime=Lifetime("", Lifetimes(ttl_s=ttl_s)),
+        lifetime=Lifetime(seconds=ttl_s),
     )
     async with running(rig.cache) as cache:
         await cache.put(stored)

@@ -16,8 +16,9 @@ from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Cut
 from headstart.lab.simulator.profiles import find_profile
 from headstart.middleware.asgi import not_found
+from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
+from headstart.observe import Served
 from support.candidates import chat_call
 from support.events import decoded, folded, said
 from support.scripted import ScriptedUpstream

@@ -14,8 +14,8 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import RequestError
 from headstart.middleware.endpoints import Endpoint, EndpointTable
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
+from headstart.middleware.observers import Observers
 from headstart.middleware.prepare import MEMO_BODY_BYTES, MEMO_HEADS, Prepared, Preparer
-from headstart.observe import Observers
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.route_rules import RouteRule

@@ -14,9 +14,9 @@ from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
 from headstart.middleware.endpoints import has_dot_segment
 from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.middleware.observers import Observers
 from headstart.middleware.upstreams.http import HTTPUpstream, _WatchedConnection
 from headstart.mount import build_gateway
-from headstart.observe import Observers
 from headstart.settings import UpstreamSettings
 from support.fakes import Recorder
 from support.proxied import proxied

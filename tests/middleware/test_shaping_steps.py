@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart.errors import UpstreamUnreachable
+from headstart.middleware.observers import Observers
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
-from headstart.observe import Observers, StageFailed
+from headstart.observe import StageFailed
 from support.candidates import Actor, Targets, read, whole
 from support.guarded import a_call
 

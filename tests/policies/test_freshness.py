@@ -6,6 +6,7 @@ import pytest
 
 from headstart.policies.freshness import (
     MOST_CHARACTERS,
+    Lifetime,
     Lifetimes,
     QuestionClass,
     is_from_cache,
@@ -103,25 +104,30 @@ def test_a_long_text_is_read_at_its_ends(at: str) -> None:
     assert question_class(padding + question + padding) is STABLE
 
 
+LASTING, FRESH, NOW = "What is a bridge?", "What is the latest bridge?", "What is the weather?"
+
+
 @pytest.mark.parametrize(
-    ("kind", "route_s", "ttl_s"),
+    ("question", "part", "route_s", "lifetime"),
     [
-        (STABLE, None, 1000.0),
-        (STABLE, 9000.0, 9000.0),
-        (DATED, None, 100.0),
-        (DATED, 50.0, 50.0),
-        (LIVE, 9000.0, 5.0),
+        (LASTING, "", None, Lifetime(STABLE, 1000.0)),
+        (LASTING, "", 9000.0, Lifetime(STABLE, 9000.0)),
+        (FRESH, "", None, Lifetime(DATED, 100.0)),
+        (FRESH, "", 50.0, Lifetime(DATED, 50.0)),
+        (NOW, "", 9000.0, Lifetime(LIVE, 5.0)),
+        (LASTING, NOW, None, Lifetime(LIVE, 5.0)),
+        (NOW, FRESH, None, Lifetime(LIVE, 5.0)),
     ],
 )
 def test_the_shortest_life_counts_and_a_route_replaces_the_general_one(
-    kind: QuestionClass, route_s: float | None, ttl_s: float
+    question: str, part: str, route_s: float | None, lifetime: Lifetime
 ) -> None:
     lifetimes = Lifetimes(ttl_s=1000.0, by_class={LIVE: 5.0, DATED: 100.0})
-    assert lifetimes.of(kind, route_s) == ttl_s
+    assert lifetimes.of(question, route_s, part) == lifetime
 
 
 def test_without_bounds_an_answer_lives_for_ever() -> None:
-    assert Lifetimes().of(LIVE) is None
+    assert Lifetimes().of(NOW) == Lifetime(LIVE, None)
 
 
 @pytest.mark.parametrize(

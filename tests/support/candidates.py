@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headstart.attempts import AttemptLog
 from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.middleware.observers import Observers
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.target import Target
-from headstart.observe import Observers
 from headstart.policies.cost import Price
 from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget

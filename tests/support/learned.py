@@ -10,7 +10,8 @@ import numpy as np
 
 from headstart.decisions import Label, LabelSource
 from headstart.middleware.learning.domains import Domains
-from headstart.observe import Observers, StageFailed
+from headstart.middleware.observers import Observers
+from headstart.observe import StageFailed
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features

@@ -11,8 +11,9 @@ import aiohttp
 
 from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
+from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
-from headstart.observe import Committed, Observers, Served
+from headstart.observe import Committed, Served
 from support.patience import PATIENCE_S
 from support.scripted import ScriptedUpstream
 from support.serving import serving

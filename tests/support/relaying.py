@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
 from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
+from headstart.observe import Served
 from support.fakes import Recorder
 from support.raw_upstream import RawUpstream, ask_raw, raw_upstream
 from support.serving import bind_free_port, serving

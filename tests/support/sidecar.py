@@ -14,8 +14,9 @@ from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
 from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
+from headstart.observe import Served
 from support.fakes import Recorder
 from support.patience import PATIENCE_S
 from support.proxied import CHAT, Reply, RunningParts, reply_of

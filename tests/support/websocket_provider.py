@@ -13,9 +13,10 @@ from websockets.asyncio.server import serve
 from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
 from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.middleware.observers import Observers
 from headstart.middleware.websocket_protocol import QuietWebSocket
 from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
+from headstart.observe import Served
 from headstart.policies.callers import OriginRules
 from support.fakes import Recorder
 from support.serving import serving

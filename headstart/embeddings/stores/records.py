@@ -34,7 +34,7 @@ import msgspec
 
 from headstart.decisions import Label
 from headstart.errors import ConfigError, StoreError
-from headstart.observe import Committed, Observer, Observers, Served, logger
+from headstart.observe import Committed, Observer, Served, logger
 from headstart.types import Charged, Delete, Entry, Logged, Put, RawResponse, Sketch, VectorRow
 
 if TYPE_CHECKING:
@@ -519,7 +519,7 @@ class RecordStore(ABC):
         self._told_unreadable = False
         self._limits = limits or StoreLimits()
         self._clock = clock
-        self._observer = observer or Observers()
+        self._observer = observer
         self._write_errors: dict[str, str] = {}
         """Why the last write of entries, and of counters, failed; no item: it did not."""
         self._labels_asked: tuple[str, str | None] = ("", None)
@@ -543,9 +543,10 @@ class RecordStore(ABC):
             self._write_errors["entries"] = str(error)
             raise
         self._write_errors.pop("entries", None)
+        observer = self._observer
         for record in encoded:
-            if isinstance(record, EncodedPut) and not record.amends:
-                self._observer.notify(Committed(id=record.id, bytes=record.size))
+            if observer is not None and isinstance(record, EncodedPut) and not record.amends:
+                observer.notify(Committed(id=record.id, bytes=record.size))
         return cursor
 
     async def charge(self, charges: Sequence[Charge]) -> Charged:

@@ -24,7 +24,12 @@ from headstart.policies.routing.failures import (
 )
 from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
 from headstart.policies.routing.prompt_cache import PrefixReuse
-from headstart.policies.routing.rate_limits import NOTHING_TAKEN, RateLimits, Taken
+from headstart.policies.routing.rate_limits import (
+    NOTHING_TAKEN,
+    RateLimits,
+    Taken,
+    limit_places,
+)
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.reply import AnswerWithheld, Reply, Transcript
 
@@ -204,9 +209,10 @@ class AttemptBooking:
         limits = self._state.limits
         if reply.status < 400:
             self._state.answered_at = now
-        if limits.known and reply.status < 400 and not limits.needs_headers(now):
-            return
-        if limits.learn(reply.headers, now, unix, self._taken, began=self.began):
+            if limits.known and not limits.needs_headers(now):
+                return
+        tells_limits = limit_places[tuple([name for name, _ in reply.headers])]
+        if tells_limits and limits.learn(reply.headers, now, unix, self._taken, began=self.began):
             # The headers told the rest of the tokens, in which our reservation is not counted.
             self._reserved_tokens = 0
 
@@ -229,8 +235,12 @@ class AttemptBooking:
         self.gaps.clear()
 
     def ended(self, now: float) -> None:
-        """Note that the answer was read to its clean end."""
-        if self.booked:
+        """Note that the answer was read to its end, which was clean unless it reported an error.
+
+        The end of a whole answer may still fail to be translated.
+        """
+        transcript = self._transcript
+        if self.booked or (transcript is not None and transcript.error is not None):
             return
         call, reported = self.call, self._reported()
         tokens = reported or self._estimated()

@@ -23,7 +23,7 @@ from headstart.dialects.registry import (
     UPSTREAM_DIALECTS,
 )
 from headstart.dialects.request_form import KEYED, MARKED
-from headstart.dialects.requests import may_hold_marks
+from headstart.dialects.requests import THINKING_MARK
 from headstart.errors import (
     InvalidRequest,
     UpstreamError,
@@ -610,11 +610,12 @@ class RequestWriter:
         headers = self._headers_up(call.headers, plain=edits)
         if is_further and self._credential is None:
             headers += _key_for(self._main, call)
+        headers = self._complete(headers, own)
         body, path = call.body, call.path
         query = call.query_string and self._query_up(call.query_string)
         names: list[str] = []
         has_quirks = self._has_quirks and not is_further
-        if own.apply_quirks and (has_quirks or may_hold_marks(body)):
+        if own.apply_quirks and (has_quirks or THINKING_MARK in body):
             quirks = upstream.quirks if has_quirks else _NO_QUIRKS
             body, dropped = own.apply_quirks(body, request, quirks)
             names += (f"dropped:{name}" for name in dropped)
@@ -646,7 +647,7 @@ class RequestWriter:
             if with_usage is not None:
                 body = with_usage
                 names.append("include-usage")
-        return OutgoingRequest(path, query, self._complete(headers, own), body, tuple(names))
+        return OutgoingRequest(path, query, headers, body, tuple(names))
 
     def _translate(
         self, call: Call, request: ChatRequest, client: Dialect, own: UpstreamDialect

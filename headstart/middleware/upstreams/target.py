@@ -234,7 +234,9 @@ class TargetCall:
         self._name, self._headers = reply.upstream, reply.headers
         self._transcript = reply.transcript
         self._source = cast("AsyncGenerator[Piece]", reply.pieces)
-        if reply.status == 200 and not is_readable(call, reply):
+        if reply.status == 200 and not (reply.is_plain and (call.editable or reply.is_stream)):
+            # A whole answer to a call that passes unchanged may be anything; only the caller reads
+            # it.
             self._dialect = None
         counts = self._dialect or DOCUMENTS.get(call.dialect)
         self._booking.answered(reply, counts, self._time(), self._clock())
@@ -250,13 +252,14 @@ class TargetCall:
     async def __anext__(self) -> Piece:
         """Return the next piece. A stream is booked before its last piece is passed on.
 
-        The call is booked as won when the terminal event came, or else at a clean end.
+        The call is booked as won when the terminal event came, or else at a clean end. A stream is
+        over at its terminal event.
         """
         if self._held:
             return self._next_held()
         if self._over:
             raise StopAsyncIteration
-        transcript = self._transcript
+        transcript, booking = self._transcript, self._booking
         now = self._time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
         # After a whole answer, ``HTTPUpstream`` ends the body within AFTER_END_S. This limit is
@@ -280,9 +283,9 @@ class TargetCall:
             raise
         if live is None:
             self._over = True
-            self._book()
+            booking.ended(self._time())
             raise StopAsyncIteration
-        came, booking = self._time(), self._booking
+        came = self._time()
         if live.events:
             self._quiet_s, self._limit_s = 0.0, self._stall_s
         elif self._dialect is not None:
@@ -294,7 +297,8 @@ class TargetCall:
         if len(gaps) == MOST_GAPS:
             booking.learn_gaps()
         if transcript.ended and self._streams:
-            self._book()
+            self._over = True
+            booking.ended(came)
         return live
 
     def _too_late(self, told: str) -> UpstreamTimeout:
@@ -305,8 +309,9 @@ class TargetCall:
 
     def _next_held(self) -> Piece:
         piece = self._held.popleft()
-        if not self._held and self._streams and self._transcript.ended:
-            self._book()
+        if not self._held and self._transcript.ended and self._streams:
+            self._over = True
+            self._booking.ended(self._time())
         return piece
 
     def _check(self, piece: Piece | None) -> None:
@@ -368,19 +373,6 @@ class TargetCall:
             if isinstance(error, UpstreamRefused) and failure.ends_with_time:
                 error.queues = self._booking.others_are_answered(failure, now)
         await self._close(error)
-
-    def _book(self) -> None:
-        # The end of a whole answer may still fail to be translated.
-        if self._transcript.error is None and not self._booking.booked:
-            self._booking.ended(self._time())
-
-
-def is_readable(call: Call, reply: Reply) -> bool:
-    """Tell whether the events of a 200 answer show its whole content.
-
-    A whole answer to a call that passes unchanged may be anything; only the caller reads it.
-    """
-    return reply.is_plain and (call.editable or reply.is_stream)
 
 
 async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) -> list[Piece]:

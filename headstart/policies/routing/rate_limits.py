@@ -140,7 +140,7 @@ def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
     """Return the limits that the headers of any provider describe."""
     names, values = zip(*headers, strict=True) if headers else ((), ())
     found: dict[str, dict[str, float]] = {}
-    for place, name, part in _limit_places[names]:
+    for place, name, part in limit_places[names]:
         if part == "reset":
             number = duration_s(values[place].decode("latin-1"), unix, headers)
             if number is None:
@@ -170,7 +170,8 @@ def _places_of_limits(names: tuple[bytes, ...]) -> list[tuple[int, str, str]]:
     return [(place, *part) for place, part in parts if part is not None]
 
 
-_limit_places = NamesMemo(_places_of_limits)
+limit_places = NamesMemo(_places_of_limits)
+"""The places of the headers that describe limits, by the names of all headers; mostly none."""
 
 
 def _part_of(header: bytes) -> tuple[str, str] | None:
