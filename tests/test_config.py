@@ -324,8 +324,24 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
 
 def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "headstart.toml"
-    path.write_bytes(b"# \xff")
-    with pytest.raises(ConfigError, match="not UTF-8 at byte 2"):
+    path.write_bytes(b"# ok\n# \xff")
+    with pytest.raises(ConfigError, match="line 2 is not UTF-8; save the file as UTF-8"):
+        load_settings(path, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[cache]\nstore = memory:", "not TOML: Invalid value .at line 2, .*quotation marks"),
+        ("cache:\n  ttl_s: 60", "not TOML: Expected '=' after a key"),
+    ],
+)
+def test_a_file_that_is_not_toml_is_refused_with_a_hint(
+    text: str, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "headstart.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=reason):
         load_settings(path, {})
 
 

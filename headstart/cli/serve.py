@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 import msgspec
 
-from headstart.cli.options import command, config_field, option, say, setting
+from headstart.cli.options import (
+    command,
+    config_field,
+    option,
+    say,
+    setting,
+    upstream_field,
+)
 from headstart.cli.reload import ReloadOnSignal, survive_hangups
 from headstart.config.checks import billing_note, checked, ignored_proxy, notes_on
 from headstart.config.loading import load_settings
@@ -48,9 +55,7 @@ class ServeOptions:
     port: int | None = setting("server.port")
     workers: str | None = setting("server.workers", metavar="N|auto")
     profile: str | None = setting("server.profile")
-    upstream: str | None = option(
-        None, "Base URL of one upstream, which gets the callers' keys.", metavar="URL"
-    )
+    upstream: str | None = upstream_field("Base URL of one upstream, which gets the callers' keys.")
     race: str | None = option(
         None, "Ask all these providers at once; the first token wins.", metavar="A,B"
     )
@@ -75,9 +80,10 @@ def serve(options: ServeOptions) -> None:
     """Run the sidecar proxy: it caches chat requests and relays all other paths under /v1/.
 
     Without a configuration it uses the providers whose key variables are set, or an Ollama or vLLM
-    on this machine. Name a provider by its preset (openai, anthropic, groq, together, …:
-    docs/providers.md) or by its [[upstream]] in the configuration. Each provider needs its key in
-    its usual variable. The server is ready when /_headstart/ready answers 200.
+    on this machine. --race, --hedge and --fallback take the names of providers: presets (openai,
+    anthropic, groq, together, …: docs/providers.md), or each [[upstream]] of the configuration.
+    Each of them needs its key in its usual variable. The server is ready when /_headstart/ready
+    answers 200.
 
     Examples:
       headstart serve --upstream https://api.openai.com/v1
@@ -174,6 +180,11 @@ def with_route(settings: Settings, kind: Kind, names: str, model: str | None) ->
     accepts the cost of all, even if one bills cancelled calls. Raises click.BadParameter.
     """
     members = [name.strip() for name in names.split(",") if name.strip()]
+    if len(members) < 2:
+        raise click.BadParameter(
+            "needs at least two providers, with a comma between them, such as together,fireworks",
+            param_hint=f"--{kind}",
+        )
     known = {upstream.name: upstream for upstream in settings.upstream}
     for name in members:
         if name not in known:

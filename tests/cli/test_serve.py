@@ -485,7 +485,7 @@ def test_serve_says_when_prompts_are_recorded() -> None:
     ("arguments", "reason"),
     [
         ([], "no upstream: add an [[upstream]]"),
-        (["--upstream", "ftp://x"], "upstream[0].base_url"),
+        (["--upstream", "ftp://x"], "'ftp://x' must start with http"),
         (["--upstream", "http://127.0.0.1:9", "--store", "sqlite:///damaged.db"], "cache.store"),
         (["--upstream", "http://127.0.0.1:9", "--port", "{taken}"], "--port"),
         (["--config", "missing.toml"], "missing.toml"),
@@ -517,7 +517,10 @@ def test_serve_names_the_reason_why_it_cannot_start(
     [
         (["--race", "groq,nobody"], "'nobody' is neither an [[upstream]] nor a preset"),
         (["--race", "groq,openai", "--model", "gpt-oss-20b"], "openai is not known to serve"),
-        (["--race", "groq"], "needs at least two"),
+        (["--race", "groq"], "--race: needs at least two providers"),
+        (["--upstream", "groq"], "use https://api.groq.com/openai/v1, or set GROQ_API_KEY"),
+        (["--upstream", "bedrock"], 'use an [[upstream]] with preset = "bedrock"'),
+        (["--upstream", "api.openai.com/v1"], "must start with http:// or https://"),
         (["--race", "groq,together", "--hedge", "groq,together"], "exclude each other"),
         (["--model", "gpt-oss-20b"], "one of --race"),
     ],
