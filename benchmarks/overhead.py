@@ -329,9 +329,13 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Parse arguments, run, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=4000, help="per scenario")
+    parser.add_argument(
+        "--requests", type=int, default=4000, help="per scenario, at least 300 (default: 4000)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     arguments = parser.parse_args()
+    if arguments.requests < 300:
+        parser.error("--requests: the scenarios with 64 requests at a time need at least 300")
     rows = asyncio.run(bench(arguments.requests))
     print(json.dumps(rows, indent=1) if arguments.json else table(rows))
 
