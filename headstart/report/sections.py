@@ -1,9 +1,7 @@
-"""The report as a list of sections, each with a title and a note, a table or a plot; and as a page.
+"""The report as a list of sections, each with a title, and with a note, a table or a plot.
 
-The HTML page and the terminal show the same list. The page is self-contained: no script, no
-request, light and dark.
-
-Plots are inline SVG.
+The terminal and the HTML page show the same list. The page is one file that loads nothing: it has
+no script, and its plots are inline SVG. It has colours for light and for dark screens.
 """
 
 from __future__ import annotations
