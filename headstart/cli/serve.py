@@ -339,15 +339,16 @@ def _learning_line(cache: CacheSettings) -> str:
 
     target = ErrorLimit().max_error if cache.max_error is None else cache.max_error
     of = "semantic hits" if cache.error_of == "hits" else "requests"
-    audits = "no audits" if cache.audit.mode == "off" else f"audits in {cache.audit.mode}"
+    audits = {"off": "no audits", "sync": "audits while callers wait"}
+    audited = audits.get(cache.audit.mode, "audits in the background")
     similarity = cold_start_threshold(target)
-    cold = "it serves only exact repeats"
+    cold = "only exact repeats are served"
     if similarity is not None:
-        first = f"{STRICT}, then of " if cache.cold_start == "strict" else ""
-        cold = f"it serves rewordings of similarity {first}{similarity}, without this promise"
+        first = f"{STRICT}, then {similarity}" if cache.cold_start == "strict" else f"{similarity}"
+        cold = f"rewordings from similarity {first} are served without this promise"
     text = (
-        f"at most {target:.1%} of {of} wrong, learned from every miss, {audits}; before it has "
-        f"learned enough, {cold}"
+        f"at most {target:.1%} of the {of} wrong; learns from every miss; {audited}; "
+        f"until it has learned enough, {cold}"
     )
     if target < ErrorLimit().max_error:
         text += (

@@ -473,6 +473,16 @@ def test_serve_says_who_shares_answers_and_where_the_page_is(scope: str, sharers
     assert "page      http://127.0.0.1:8080/_headstart/\n" in f"{lines}\n"
 
 
+def test_serve_says_what_it_promises_and_what_it_serves_before() -> None:
+    strict = Settings(cache=CacheSettings(max_error=0.001))
+    assert (
+        "at most 2.0% of the semantic hits wrong; learns from every miss; audits in the background; "
+        "until it has learned enough, rewordings from similarity 0.98, then 0.9 are served without "
+        "this promise"
+    ) in banner(Settings(), 8080)
+    assert "until it has learned enough, only exact repeats are served" in banner(strict, 8080)
+
+
 def test_serve_says_when_prompts_are_recorded() -> None:
     assert "record" not in banner(Settings(), 8080)
     on_ipv6 = banner(Settings(server=ServerSettings(host="::1")), 8080)
