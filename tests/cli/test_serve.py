@@ -476,9 +476,9 @@ def test_serve_says_who_shares_answers_and_where_the_page_is(scope: str, sharers
 def test_serve_says_what_it_promises_and_what_it_serves_before() -> None:
     strict = Settings(cache=CacheSettings(max_error=0.001))
     assert (
-        "at most 2.0% of the semantic hits wrong; learns from every miss; audits in the background; "
-        "until it has learned enough, rewordings from similarity 0.98, then 0.9 are served without "
-        "this promise"
+        "at most 2.0% of the semantic hits wrong; learns from every miss; audits in the "
+        "background; until it has learned enough, rewordings from similarity 0.98, then 0.9 are "
+        "served without this promise"
     ) in banner(Settings(), 8080)
     assert "until it has learned enough, only exact repeats are served" in banner(strict, 8080)
 
