@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal, get_args
 
 import click
@@ -293,7 +294,9 @@ def banner(settings: Settings, port: int, workers: int = 1) -> str:
         ("page", f"{base}/_headstart/"),
     ]
     if settings.record.enabled:
-        rows.append(("record", f"on: {settings.record.path} (prompts and answers in the clear)"))
+        path = PurePath(settings.record.path)
+        daily = path.with_name(f"{path.stem}-DATE{path.suffix}")
+        rows.append(("record", f"on: {daily} (prompts and answers in the clear)"))
     if workers > 1:
         rows.append(("workers", f"{workers} processes"))
     lines = [f"  {name:9} {text}" for name, text in rows]

@@ -488,7 +488,9 @@ def test_serve_says_when_prompts_are_recorded() -> None:
     on_ipv6 = banner(Settings(server=ServerSettings(host="::1")), 8080)
     assert "ready on http://[::1]:8080 " in on_ipv6
     recording = Settings(record=RecordSettings(enabled=True, path="log.jsonl"))
-    assert "record    on: log.jsonl (prompts and answers in the clear)" in banner(recording, 8080)
+    assert "record    on: log-DATE.jsonl (prompts and answers in the clear)" in banner(
+        recording, 8080
+    )
 
 
 @pytest.mark.parametrize(
