@@ -552,13 +552,16 @@ def test_a_choice_beside_a_number_is_checked_too(key: str, tmp_path: Path) -> No
     table = "[output]\nmax_tokens"
     inner = table if key == "output.max_tokens" else "[[route]]\nname = 'a'\nmax_output"
     said = refusal(f"{inner} = 'gaurd'", tmp_path)
-    assert f"{key}: 'gaurd' is not a choice; did you mean 'guard'? known: " in said
+    assert f"{key}: 'gaurd' is neither a number nor a choice; did you mean 'guard'? known: " in said
     assert load(environ={"HEADSTART_OUTPUT__MAX_TOKENS": "500"}).output.max_tokens == 500
 
 
 def test_true_in_place_of_a_choice_is_told_the_choices(tmp_path: Path) -> None:
     said = refusal("[[route]]\nname = 'a'\nequal_models = true", tmp_path)
     assert "route[0].equal_models: 'true' is not a choice; known: check, assume, none" in said
+    workers = refusal("[server]\nworkers = 'many'", tmp_path)
+    assert "server.workers: 'many' is neither a number nor a choice; known: auto" in workers
+    assert "use sqlite:///headstart.db, " in refusal("[cache]\nstore = ''", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["upstream", "route"])
