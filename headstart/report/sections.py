@@ -534,7 +534,8 @@ def _estimates(estimates: Estimates) -> ReportSection:
     if estimates.held_out:
         columns["by holdout"] = lambda each: estimate(each.by_holdout, _MEASURES[each.measure][1])
     entries = counted(estimates.entries, "entry", "entries")
-    notes = [f"{counted(estimates.hits, 'hit')} from {entries}."]
+    hits = counted(estimates.hits, "hit")
+    notes = [f"{hits} from {entries}, compared with recent calls of the same kind."]
     if estimates.largest_share > NAMED_SHARE and estimates.entries > 1:
         notes.append(
             f"Entry {estimates.largest_entry} answered {percent(estimates.largest_share)} of them."
