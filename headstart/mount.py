@@ -5,6 +5,7 @@ The admin pages are the same as those that the sidecar has under ``/_headstart/`
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import time
@@ -27,7 +28,7 @@ from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import Observers, RecentRequests
 from headstart.middleware.respond import send_whole
 from headstart.policies.callers import OriginRules
-from headstart.settings import Settings, masked
+from headstart.settings import CacheSettings, Settings, masked
 
 if TYPE_CHECKING:
     from headstart.interfaces import CallExchange, Store
@@ -259,6 +260,10 @@ def _endpoint_table(endpoints: Sequence[Endpoint], *, wrapped: bool) -> Endpoint
     return EndpointTable(DIALECTS.values(), tuple(endpoints), documents)
 
 
+_OWN_ARGUMENTS = ("settings", "endpoints", "scope", "observers", "admin")
+"""The arguments of the middleware and the gateway that are not keys of ``[cache]``."""
+
+
 def resolve_settings(
     settings: Settings | Path | str | None, cache: Mapping[str, object], store: str | None = None
 ) -> Settings:
@@ -273,6 +278,9 @@ def resolve_settings(
             f"argument: {_AS_SETTINGS.get(name, f'Settings({name}=...)')}, or the path of a "
             "headstart.toml"
         )
+    for name in cache.keys() - set(CacheSettings.__struct_fields__):
+        if nearest := difflib.get_close_matches(name, _OWN_ARGUMENTS, n=1, cutoff=0.8):
+            raise ConfigError(f"{name}=: unknown argument; did you mean {nearest[0]}=?")
     if isinstance(settings, Settings):
         return override_cache(settings, cache)
     overrides = {f"cache.{name}": value for name, value in cache.items()}

@@ -602,14 +602,15 @@ class FollowedAnswer(Protocol):
 class Reply:
     """An upstream's answer: status and headers at once, its body as it arrives.
 
-    A reply has one owner: the code that sent the call, until it hands the reply on. The owner may
-    read ``pieces`` once, change the other attributes, put a filter around the pieces (``filter``),
-    and has to close the reply (``aclose``, or ``async with``). Any task may do so, at any time: no
-    task group, timeout or cancel scope reaches from the call to the end of its reply.
+    A reply has one owner: first the code that sent the call, then the code that gets the reply from
+    it. The owner may read ``pieces`` once, change the other attributes, and put a filter around the
+    pieces (``filter``). It has to close the reply (``aclose``, or ``async with``). Another task
+    than the one that sent the call may do all this, because no task group, timeout or cancel scope
+    of the call is still open when ``send`` returns.
 
-    ``transforms`` names the edits of the request and of the answer; it is empty for an exchange
-    that is byte-identical. ``storable`` is False for an answer that must not be served to others,
-    such as a rescued one. Both are final only when the body was read.
+    ``transforms`` names the edits of the request and of the answer; it is empty if both pass byte
+    for byte. ``storable`` is False for an answer that must not be served to others, such as a
+    rescued one. Both are final only when the body was read to its end.
     """
 
     __slots__ = (

@@ -434,12 +434,12 @@ class EncoderSettings(Section):
     """Load the model when the first question is compared by meaning, not at the start. This saves a
     tenth of a second and 50 MB until then. The question that loads it is usually no hit."""
     max_wait_ms: SecondsOrZero | None = None
-    """If a prompt waits longer for the encoder, it goes upstream at once. The limit covers its own
-    encoding and the encodings of new entries together; the prompt waits for new entries only if no
-    other entry is a hit. None: for its own encoding the prompt waits as long as the time that a hit
-    is expected to save. This is the time until fresh answers of its route and model begin, times
-    the share of hits among such questions: 20 to 250 ms, or 100 ms while nothing is known. For new
-    entries it waits 20 ms."""
+    """Longest wait of a prompt for the encoder; then the prompt goes upstream, as a miss. It waits
+    until it is encoded itself, and if no entry is a hit, until the newest entries are encoded, too.
+    None: Headstart sets the limits. For its own encoding the prompt waits as long as a hit is
+    expected to save: the usual time until an answer of its route and model begins, times the share
+    of hits among such questions. This is 20 to 250 ms, or 100 ms while nothing is known. For the
+    newest entries it waits 20 ms."""
 
 
 class LearningSettings(Section):

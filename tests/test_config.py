@@ -324,8 +324,24 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
 
 def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "headstart.toml"
-    path.write_bytes(b"# \xff")
-    with pytest.raises(ConfigError, match="not UTF-8 at byte 2"):
+    path.write_bytes(b"# ok\n# \xff")
+    with pytest.raises(ConfigError, match="line 2 is not UTF-8; save the file as UTF-8"):
+        load_settings(path, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[cache]\nstore = memory:", "not TOML: Invalid value .at line 2, .*quotation marks"),
+        ("cache:\n  ttl_s: 60", "not TOML: Expected '=' after a key"),
+    ],
+)
+def test_a_file_that_is_not_toml_is_refused_with_a_hint(
+    text: str, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "headstart.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=reason):
         load_settings(path, {})
 
 
@@ -536,13 +552,16 @@ def test_a_choice_beside_a_number_is_checked_too(key: str, tmp_path: Path) -> No
     table = "[output]\nmax_tokens"
     inner = table if key == "output.max_tokens" else "[[route]]\nname = 'a'\nmax_output"
     said = refusal(f"{inner} = 'gaurd'", tmp_path)
-    assert f"{key}: 'gaurd' is not a choice; did you mean 'guard'? known: " in said
+    assert f"{key}: 'gaurd' is neither a number nor a choice; did you mean 'guard'? known: " in said
     assert load(environ={"HEADSTART_OUTPUT__MAX_TOKENS": "500"}).output.max_tokens == 500
 
 
 def test_true_in_place_of_a_choice_is_told_the_choices(tmp_path: Path) -> None:
     said = refusal("[[route]]\nname = 'a'\nequal_models = true", tmp_path)
     assert "route[0].equal_models: 'true' is not a choice; known: check, assume, none" in said
+    workers = refusal("[server]\nworkers = 'many'", tmp_path)
+    assert "server.workers: 'many' is neither a number nor a choice; known: auto" in workers
+    assert "use sqlite:///headstart.db, " in refusal("[cache]\nstore = ''", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["upstream", "route"])

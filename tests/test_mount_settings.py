@@ -42,6 +42,7 @@ def test_the_stores_default_yields_to_all_else(path: Path, monkeypatch: pytest.M
         ({"max_eror": 0.01}, "cache.max_eror: unknown setting; did you mean 'max_error'"),
         ({"mode": "exact"}, "cache.mode: 'exact' is not a choice; did you mean 'exact-only'"),
         ({"ttl_s": "7d"}, "cache.ttl_s: expected a number of seconds"),
+        ({"endpoint": []}, "endpoint=: unknown argument; did you mean endpoints=?"),
         ({"audit": {"rat": 1}}, "cache.audit.rat: unknown setting; did you mean 'rate'"),
     ],
 )

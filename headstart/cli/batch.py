@@ -38,6 +38,7 @@ from headstart.cli.options import (
     option,
     print_json,
     setting,
+    upstream_field,
 )
 from headstart.cli.serve import add_discovered
 from headstart.config.loading import load_settings
@@ -303,7 +304,7 @@ class BatchOptions:
         None, "File for the answers.  [default: FILE.out.jsonl]", FILE, metavar="FILE"
     )
     config: Path | None = config_field()
-    upstream: str | None = option(None, "Base URL of one upstream.", metavar="URL")
+    upstream: str | None = upstream_field("Base URL of one upstream.")
     key_env: str | None = option(
         None, "Variable with the key to send, if the upstream has none of its own.", metavar="NAME"
     )

@@ -187,7 +187,7 @@ def stats(options: StatsOptions) -> None:
         click.echo(f"  {newest} old" if newest == oldest else f"  {newest} to {oldest} old")
     for title, counts in (("model", found.models), ("tag", found.tags)):
         for name, number in sorted(counts.items(), key=lambda item: -item[1])[:20]:
-            click.echo(f"  {title:6} {name}: {number:,}")
+            click.echo(f"  {title:6} {name or '(none)'}: {number:,}")
     return None
 
 

@@ -423,6 +423,8 @@ _OTHER_CALLS: Mapping[bytes, dict[str, Any]] = {
 """What a model that cannot chat is asked for."""
 _HEADERS: Headers = ((b"content-type", b"application/json"),)
 _NO_MODEL = FailureKind.NO_SUCH_MODEL
+_WITHOUT_LIST = (_NO_MODEL, FailureKind.BAD_REQUEST, FailureKind.SERVER)
+"""The failures of an upstream that does not have the path of the list, or is not a provider."""
 
 
 class LiveResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -485,7 +487,7 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
                     # A proxy of your own before the preset's provider may have no list.
                     model = model_table().cheapest(chosen.preset or "")
             if model is None:
-                error = refused or f"{_NO_MODEL}: none is known; set one in models"
+                error = refused or f"{_NO_MODEL}: none is known; set one in upstream.models"
             else:
                 ttft_s, error = await _first_token(upstream, model)
             if error is not None and error.startswith(_NO_MODEL):
@@ -542,9 +544,12 @@ async def _models(upstream: Upstream, dialect: str) -> tuple[tuple[str, ...], st
         return (), None
     status, headers, body = await _ask(upstream, form.path, query=form.query)
     if status >= 400:
-        words = body[:_WORDS_BYTES].decode(errors="replace")
+        words = body[:_WORDS_BYTES].decode(errors="replace").strip()
         kind = classify(status, (), words, headers, clock()).kind
-        return (), error_line(kind, f"its list of models has status {status}: {words}")
+        said = "an HTML page" if words.startswith("<") else words
+        refused = error_line(kind, f"its list of models has status {status}: {said}")
+        hint = "; is upstream.base_url right? Without a list, set a model in upstream.models"
+        return (), refused + (hint if kind in _WITHOUT_LIST else "")
     try:
         return tuple(each.id for each in form.read(msgspec.json.decode(body))), None
     except UNDECODABLE:

@@ -196,7 +196,8 @@ def _print_attempts(console: Console, attempts: Sequence[Attempt], *, priced: bo
     unpriced = [(a.upstream, a.model) for a in attempts if priced and a.cost_usd is None]
     for name, model in dict.fromkeys(unpriced):
         console.print(
-            f"unpriced  cheapest cannot compare {escape(model)} at {escape(name)}, and asks it last"
+            f"unpriced  {escape(model)} at {escape(name)}: its cost is not booked, and a route "
+            "with cheapest asks it last; set upstream.price"
         )
 
 

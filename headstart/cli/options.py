@@ -202,6 +202,23 @@ def url_field(help: str = "URL of the server.  [default: that of the configurati
     return option(None, help, click.types.FuncParamType(parse_server_url), metavar="URL")
 
 
+def parse_upstream_url(text: str) -> str:
+    """Return the base URL of an upstream as it is. Raises BadParameter."""
+    from headstart.config.providers import preset
+
+    if (known := preset(text)) is None:
+        return parse_server_url(text)
+    file = f'an [[upstream]] with preset = "{text}" in headstart.toml'
+    plain = known.base_url and "{" not in known.base_url
+    instead = f"{known.base_url}, or set {known.variable}" if plain and known.variable else file
+    raise click.BadParameter(f"{text!r} is the name of a preset, not a URL; use {instead}")
+
+
+def upstream_field(help: str) -> Any:
+    """Return a dataclass field that is ``--upstream`` with the base URL of one upstream."""
+    return option(None, help, click.types.FuncParamType(parse_upstream_url), metavar="URL")
+
+
 def token_field() -> Any:
     """Return a dataclass field that is ``--token-env``."""
     text = (

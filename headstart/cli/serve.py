@@ -9,12 +9,20 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 import msgspec
 
-from headstart.cli.options import command, config_field, option, say, setting
+from headstart.cli.options import (
+    command,
+    config_field,
+    option,
+    say,
+    setting,
+    upstream_field,
+)
 from headstart.cli.reload import ReloadOnSignal, survive_hangups
 from headstart.config.checks import billing_note, checked, ignored_proxy, notes_on
 from headstart.config.loading import load_settings
@@ -48,9 +56,7 @@ class ServeOptions:
     port: int | None = setting("server.port")
     workers: str | None = setting("server.workers", metavar="N|auto")
     profile: str | None = setting("server.profile")
-    upstream: str | None = option(
-        None, "Base URL of one upstream, which gets the callers' keys.", metavar="URL"
-    )
+    upstream: str | None = upstream_field("Base URL of one upstream, which gets the callers' keys.")
     race: str | None = option(
         None, "Ask all these providers at once; the first token wins.", metavar="A,B"
     )
@@ -75,9 +81,10 @@ def serve(options: ServeOptions) -> None:
     """Run the sidecar proxy: it caches chat requests and relays all other paths under /v1/.
 
     Without a configuration it uses the providers whose key variables are set, or an Ollama or vLLM
-    on this machine. Name a provider by its preset (openai, anthropic, groq, together, …:
-    docs/providers.md) or by its [[upstream]] in the configuration. Each provider needs its key in
-    its usual variable. The server is ready when /_headstart/ready answers 200.
+    on this machine. --race, --hedge and --fallback take the names of providers: presets (openai,
+    anthropic, groq, together, …: docs/providers.md), or each [[upstream]] of the configuration.
+    Each of them needs its key in its usual variable. The server is ready when /_headstart/ready
+    answers 200.
 
     Examples:
       headstart serve --upstream https://api.openai.com/v1
@@ -174,6 +181,11 @@ def with_route(settings: Settings, kind: Kind, names: str, model: str | None) ->
     accepts the cost of all, even if one bills cancelled calls. Raises click.BadParameter.
     """
     members = [name.strip() for name in names.split(",") if name.strip()]
+    if len(members) < 2:
+        raise click.BadParameter(
+            "needs at least two providers, with a comma between them, such as together,fireworks",
+            param_hint=f"--{kind}",
+        )
     known = {upstream.name: upstream for upstream in settings.upstream}
     for name in members:
         if name not in known:
@@ -282,7 +294,9 @@ def banner(settings: Settings, port: int, workers: int = 1) -> str:
         ("page", f"{base}/_headstart/"),
     ]
     if settings.record.enabled:
-        rows.append(("record", f"on: {settings.record.path} (prompts and answers in the clear)"))
+        path = PurePath(settings.record.path)
+        daily = path.with_name(f"{path.stem}-DATE{path.suffix}")
+        rows.append(("record", f"on: {daily} (prompts and answers in the clear)"))
     if workers > 1:
         rows.append(("workers", f"{workers} processes"))
     lines = [f"  {name:9} {text}" for name, text in rows]
@@ -328,15 +342,16 @@ def _learning_line(cache: CacheSettings) -> str:
 
     target = ErrorLimit().max_error if cache.max_error is None else cache.max_error
     of = "semantic hits" if cache.error_of == "hits" else "requests"
-    audits = "no audits" if cache.audit.mode == "off" else f"audits in {cache.audit.mode}"
+    audits = {"off": "no audits", "sync": "audits while callers wait"}
+    audited = audits.get(cache.audit.mode, "audits in the background")
     similarity = cold_start_threshold(target)
-    cold = "it serves only exact repeats"
+    cold = "only exact repeats are served"
     if similarity is not None:
-        first = f"{STRICT}, then of " if cache.cold_start == "strict" else ""
-        cold = f"it serves rewordings of similarity {first}{similarity}, without this promise"
+        first = f"{STRICT}, then {similarity}" if cache.cold_start == "strict" else f"{similarity}"
+        cold = f"rewordings from similarity {first} are served without this promise"
     text = (
-        f"at most {target:.1%} of {of} wrong, learned from every miss, {audits}; before it has "
-        f"learned enough, {cold}"
+        f"at most {target:.1%} of the {of} wrong; learns from every miss; {audited}; "
+        f"until it has learned enough, {cold}"
     )
     if target < ErrorLimit().max_error:
         text += (

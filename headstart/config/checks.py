@@ -584,7 +584,7 @@ def _store_problems(store: str) -> Iterator[str]:
         if not colon or scheme not in offered:
             known = ", ".join(dict.fromkeys((*STORE_SCHEMES, *offered)))
             written = masked_url(store)
-            path = "path" if colon else written
+            path = "path" if colon else written or "headstart.db"
             yield (
                 f"cache.store: {written!r} is not a store; use sqlite:///{path}, memory: "
                 f"or redis://host:6379/0. Known schemes: {known}; an installed distribution adds "

@@ -261,9 +261,11 @@ def _read(path: Path) -> dict[str, Any]:
         why = error.strerror or error
         raise ConfigError(f"{path}: {why}; name the configuration with --config") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        hint = "; a text needs quotation marks" if str(error).startswith("Invalid value") else ""
+        raise ConfigError(f"{path}: not TOML: {error}{hint}") from error
 
 
 def _put(document: dict[str, Any], name: str, value: object, *, replace: bool = True) -> None:

@@ -43,7 +43,9 @@ def check_choice(section: str, name: str, value: object, shown: str) -> None:
             each = str(each).lower()  # noqa: PLW2901 - as TOML writes it
         if not choices or not isinstance(each, str) or each in choices or each.isdecimal():
             continue  # A number in a variable is still a text here; msgspec checks it.
-        raise ConfigError(f"{shown}: {each!r} is not a choice; {hint(each, choices, all_of=True)}")
+        counts = any(getattr(one, "__origin__", one) is int for one in get_args(kind))
+        wanted = "neither a number nor a choice" if counts else "not a choice"
+        raise ConfigError(f"{shown}: {each!r} is {wanted}; {hint(each, choices, all_of=True)}")
 
 
 def settings_of(section: str) -> dict[str, Any]:

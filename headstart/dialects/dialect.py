@@ -115,11 +115,11 @@ NULL_USAGE = b'"usage":null,'
 
 
 class Rendered:
-    """A stored answer, ready to be sent any number of times with another id and time.
+    """A stored answer, encoded once. It can be sent any number of times with another id and time.
 
-    ``head`` writes the id and the time at the beginning of the JSON body, and ``chunk_head`` at
-    the beginning of each chunk of the stream that has them. The last one of ``with_usage`` is the
-    usage alone.
+    The JSON answer is what ``head`` returns for an id and a time, and then ``body``. The stream is
+    ``chunks`` with the result of ``chunk_head`` between each two of them. ``with_usage`` are the
+    chunks of a stream that reports its usage, if these differ: the last one has only the usage.
     """
 
     __slots__ = ("_body", "_chunk_head", "_head", "_plain", "_with_usage", "nbytes")
@@ -140,7 +140,10 @@ class Rendered:
         self.nbytes = sum(map(len, (body, *self._with_usage, *chunks[-1:])))
 
     def json(self, id: str, created: int, echo: dict[str, Any] | None = None) -> bytes:
-        """Return the body of the answer that is not streamed. ``echo`` follows each head."""
+        """Return the body of the answer that is not streamed.
+
+        ``echo`` are the fields with which an answer repeats its request. They follow the head.
+        """
         head = self._head(id, created)
         return head + self._body if echo is None else head + _members(echo) + self._body
 

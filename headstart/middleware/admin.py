@@ -1,10 +1,12 @@
 """The admin API under ``/_headstart/``: health, metrics, the cache, learning, the live page.
 
-``docs/headers.md`` lists the paths. Prompts and answers are shown only with ``?texts=1``.
+``docs/headers.md`` lists the paths. Only two of them show prompts and answers: the pairs of the
+review page, and the entries of the cache with ``?texts=1`` (``admin_state.py``).
 
-The first part is the API of learning: domains, certificates, feedback, explanations and the review
-page. The last part is the live page, which shows the savings and why each request was a hit or a
-miss.
+The first part of this file is the API of learning: domains, what audits prove, feedback,
+explanations and the review page. The second part is the app itself, with health, metrics and
+settings. The last part is the live page, which shows the savings, and why each request was a hit or
+a miss.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The report as a list of sections, each with a title and a note, a table or a plot; and as a page.
+"""The report as a list of sections, each with a title, and with a note, a table or a plot.
 
-The HTML page and the terminal show the same list. The page is self-contained: no script, no
-request, light and dark.
-
-Plots are inline SVG.
+The terminal and the HTML page show the same list. The page is one file that loads nothing: it has
+no script, and its plots are inline SVG. It has colours for light and for dark screens.
 """
 
 from __future__ import annotations
@@ -536,7 +534,8 @@ def _estimates(estimates: Estimates) -> ReportSection:
     if estimates.held_out:
         columns["by holdout"] = lambda each: estimate(each.by_holdout, _MEASURES[each.measure][1])
     entries = counted(estimates.entries, "entry", "entries")
-    notes = [f"{counted(estimates.hits, 'hit')} from {entries}."]
+    hits = counted(estimates.hits, "hit")
+    notes = [f"{hits} from {entries}, compared with recent calls of the same kind."]
     if estimates.largest_share > NAMED_SHARE and estimates.entries > 1:
         notes.append(
             f"Entry {estimates.largest_entry} answered {percent(estimates.largest_share)} of them."

@@ -14,7 +14,7 @@ import pytest
 
 from headstart.__main__ import main
 from headstart.embeddings.stores.store_urls import open_store
-from support.entries import full_entry, put, vector
+from support.entries import ORIGIN, full_entry, put, vector
 from support.labels import label
 from support.redis_server import redis_server
 from support.remote import remote
@@ -193,6 +193,15 @@ def test_stats_count_what_a_store_holds(old: str, capsys: pytest.CaptureFixture[
     told = capsys.readouterr().out
     assert "602 entries" in told
     assert re.search(r"\n  \S+ \S+ to 2 hours old\n", told)
+
+
+def test_stats_show_entries_without_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"sqlite:///{tmp_path / 'apps.db'}"
+    fill(store, [put("a", origin=msgspec.structs.replace(ORIGIN, model=""))])
+    run("stats", "--store", store)
+    assert "model  (none): 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

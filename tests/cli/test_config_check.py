@@ -252,6 +252,19 @@ async def test_live_tells_that_the_list_of_models_was_refused() -> None:
     assert result.error.startswith("unauthorized: its list of models has status 401: ")
 
 
+@pytest.mark.anyio
+async def test_live_says_what_to_do_if_there_is_no_list_of_models() -> None:
+    upstream = ScriptedUpstream()
+    upstream.status, upstream.body = 501, b"<!DOCTYPE HTML>\n<html><p>Unsupported method</p></html>"
+    async with serving(upstream) as url:
+        own = UpstreamSettings(name="own", base_url=f"{url}/v1")
+        (result,) = await ask_all(checked(Settings(upstream=(own,))))
+    assert result.error == (
+        "server-error: its list of models has status 501: an HTML page; "
+        "is upstream.base_url right? Without a list, set a model in upstream.models"
+    )
+
+
 async def _lists_nothing(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "lifespan":
         return await lifespan(receive, send)

@@ -27,6 +27,16 @@ def test_the_demo_shows_hits_failover_and_rescue(capfd: pytest.CaptureFixture[st
     assert "0 failed" in shown
 
 
+def test_an_unknown_profile_is_refused_with_the_known_ones(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", "--profile", "nope"])
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "'nope' is not one of 'openai', 'anthropic'" in shown.err
+
+
 def test_ctrl_c_while_it_starts_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.Event().wait()

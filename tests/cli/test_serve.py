@@ -473,19 +473,31 @@ def test_serve_says_who_shares_answers_and_where_the_page_is(scope: str, sharers
     assert "page      http://127.0.0.1:8080/_headstart/\n" in f"{lines}\n"
 
 
+def test_serve_says_what_it_promises_and_what_it_serves_before() -> None:
+    strict = Settings(cache=CacheSettings(max_error=0.001))
+    assert (
+        "at most 2.0% of the semantic hits wrong; learns from every miss; audits in the "
+        "background; until it has learned enough, rewordings from similarity 0.98, then 0.9 are "
+        "served without this promise"
+    ) in banner(Settings(), 8080)
+    assert "until it has learned enough, only exact repeats are served" in banner(strict, 8080)
+
+
 def test_serve_says_when_prompts_are_recorded() -> None:
     assert "record" not in banner(Settings(), 8080)
     on_ipv6 = banner(Settings(server=ServerSettings(host="::1")), 8080)
     assert "ready on http://[::1]:8080 " in on_ipv6
     recording = Settings(record=RecordSettings(enabled=True, path="log.jsonl"))
-    assert "record    on: log.jsonl (prompts and answers in the clear)" in banner(recording, 8080)
+    assert "record    on: log-DATE.jsonl (prompts and answers in the clear)" in banner(
+        recording, 8080
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         ([], "no upstream: add an [[upstream]]"),
-        (["--upstream", "ftp://x"], "upstream[0].base_url"),
+        (["--upstream", "ftp://x"], "'ftp://x' must start with http"),
         (["--upstream", "http://127.0.0.1:9", "--store", "sqlite:///damaged.db"], "cache.store"),
         (["--upstream", "http://127.0.0.1:9", "--port", "{taken}"], "--port"),
         (["--config", "missing.toml"], "missing.toml"),
@@ -517,7 +529,10 @@ def test_serve_names_the_reason_why_it_cannot_start(
     [
         (["--race", "groq,nobody"], "'nobody' is neither an [[upstream]] nor a preset"),
         (["--race", "groq,openai", "--model", "gpt-oss-20b"], "openai is not known to serve"),
-        (["--race", "groq"], "needs at least two"),
+        (["--race", "groq"], "--race: needs at least two providers"),
+        (["--upstream", "groq"], "use https://api.groq.com/openai/v1, or set GROQ_API_KEY"),
+        (["--upstream", "bedrock"], 'use an [[upstream]] with preset = "bedrock"'),
+        (["--upstream", "api.openai.com/v1"], "must start with http:// or https://"),
         (["--race", "groq,together", "--hedge", "groq,together"], "exclude each other"),
         (["--model", "gpt-oss-20b"], "one of --race"),
     ],

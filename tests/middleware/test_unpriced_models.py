@@ -66,7 +66,7 @@ def test_explain_says_what_cheapest_cannot_compare() -> None:
     print_explained(console, served(), None)
     shown = console.export_text()
     assert "asked     far, first: won, 100 ms, no price is known" in shown
-    assert "unpriced  cheapest cannot compare m at far" in shown
+    assert "unpriced  m at far: its cost is not booked" in shown
 
 
 def test_explain_says_what_was_relayed_and_misses_no_price() -> None:

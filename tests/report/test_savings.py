@@ -332,7 +332,9 @@ def test_the_busiest_entry_is_named() -> None:
     report = report_on(*calls(30), *spread([hit()] * 10), *[hit(entry="busy")] * 10)
     assert report.estimates is not None
     assert (report.estimates.hits, report.estimates.entries) == (20, 11)
-    assert "Entry busy answered 50.0 % of them" in notes_of(report)
+    assert "compared with recent calls of the same kind. Entry busy answered 50.0 % of them" in (
+        notes_of(report)
+    )
 
 
 def test_hits_on_one_entry_are_not_independent() -> None:

@@ -32,6 +32,7 @@ from headstart.lab.simulator import Oracle, Simulator, TrafficPrompt, serve, tra
 from headstart.lab.simulator.app import serve_app
 from headstart.lab.simulator.faults import Cut, Fault, Status
 from headstart.lab.simulator.oracle import type_prompt
+from headstart.lab.simulator.profiles import PROFILES
 from headstart.middleware.reading import SSEDecoder
 from headstart.observe import Served
 from headstart.policies.live_drafts import PLACEHOLDER
@@ -301,7 +302,10 @@ class DemoOptions:
 
     requests: int = option(300, "Requests of the load.", click.IntRange(0))
     profile: str = option(
-        "openai", "Provider to imitate; headstart simulate --list shows the names.", metavar="NAME"
+        "openai",
+        "Provider to imitate; headstart simulate --list shows the names.",
+        click.Choice(list(PROFILES)),
+        metavar="NAME",
     )
     seed: int = option(1, "The same seed gives the same delays and prompts.")
     speed: float = option(1.0, "Run simulated time this many times faster.", click.FloatRange(0.1))

@@ -1,8 +1,10 @@
 """The files of a batch: its requests, the journal of the answers, and the output.
 
-The folder of ``/v1/files`` and ``/v1/batches`` has the files of all callers. Its I/O blocks. Each
-caller has a folder of its own, so that nobody finds the files of another one. A file or batch is a
-JSON document with its data beside it. Only this user of the system may read them.
+``BatchJournal`` is for one batch. ``BatchFolder`` has the files and batches of all callers of
+``/v1/files`` and ``/v1/batches``. Each caller has a folder, so that nobody finds the files of
+another one. A file or batch is a JSON document with its data beside it, which only this user of the
+system may read. The methods of ``BatchFolder`` wait for the disk: the event loop calls them in a
+thread.
 """
 
 from __future__ import annotations

@@ -362,11 +362,12 @@ class HTTPUpstream:
     async def send(self, call: Call) -> Reply:
         """Send the call, with ``call.upload`` as it arrives.
 
-        Waits for status and headers, and for the whole of an error. Closing the reply closes the
-        socket unless the body was read to its end. A body that is late, after an answer's terminal
-        event, gets ``AFTER_END_S``, for which nobody waits. Raises UpstreamUnreachable,
-        UpstreamTimeout or UpstreamProtocolError, and InvalidRequest for a request that the
-        upstream's dialect cannot express.
+        Waits for status and headers, and for the whole of an error. If the reply is closed before
+        its body was read to the end, the connection is closed, too. Only if the answer was whole,
+        and nothing but the end of the body is missing, the connection is kept for ``AFTER_END_S``
+        in the background: if the end comes in time, the next call can use the connection. Raises
+        UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError, and InvalidRequest for a
+        request that the upstream's dialect cannot express.
         """
         incoming = self._incoming(call)
         sent = self.writer.write(call, incoming.client, incoming.own)

@@ -1,9 +1,10 @@
 """Health, limits and budgets of upstreams in memory that all workers share.
 
-Each ``Shared…`` class of a policy inherits from the policy, and runs its methods on a state in
-shared memory. It takes a lock, and reads the state if another worker has changed it. Then it calls
-the method, and writes the state back. So several workers never ask a provider more often than a
-single one would. Learned speeds are not in this memory: each worker sends them to the others.
+``SharedBreaker``, ``SharedLimits`` and the two budgets do what their base classes in ``policies``
+do, with one state for all workers: they never ask a provider more often than one worker would. A
+method that changes the state takes a lock, reads what another worker has changed, calls the method
+of the base class, and writes the state back. Learned speeds are not in this memory: the ``Synced…``
+classes collect what this worker learns, and the others get it as messages (``take_updates``).
 """
 
 from __future__ import annotations
@@ -102,10 +103,10 @@ _mutexes = RobustMutexes.of_system() if sys.platform == "linux" else None
 class SharedLock:
     """A lock that processes share, in ``LOCK_BYTES`` of an open file from ``at`` on, zero at first.
 
-    The process that has it may take it again. It must release it as often; until then, it has one
-    *hold*. If the process dies, the system releases the lock. If the process is stopped, the
-    others wait for a short time and go on without the lock (``taken`` is then False). Without
-    ``mutexes`` it is the system's lock on the file.
+    A process may take it several times, and must release it as often. The time from the first take
+    to the last release is one *hold*. If the process dies, the system releases the lock. If it is
+    stopped, the others wait for a short time and go on without the lock (``taken`` is then False).
+    Without ``mutexes`` it is the system's lock on the file.
     """
 
     def __init__(self, file: int, at: int, mutexes: RobustMutexes | None = _mutexes) -> None:
@@ -198,7 +199,7 @@ _HEAD = struct.Struct("@16sQIB?")
 the state is kept longer than others (``is_worth_more``)."""
 _NO_HEAD = (b"", 0, 0, 0, False)
 _COUNTS = [struct.Struct(f"@{number}d") for number in range(3 * MOST_LIMITS + 1)]
-"""The form of counts, by their number."""
+"""The layout of the counts of a state, by how many there are."""
 _COUNTS_AT = 32
 STATE_AT = _COUNTS_AT + _COUNTS[-1].size
 SLOT_BYTES = 4096
@@ -223,10 +224,9 @@ MEMORY_BYTES = _LOCK_AT + LOCK_BYTES
 class SharedTable(SharedLock):
     """The memory that workers share: the bytes of an open file from ``offset`` on.
 
-    First come ``SLOTS`` slots, each with one state: a head, then counts, then the state. Counts are
-    the numbers that each call changes. A call leaves the rest of the state and its version as they
-    are, so the other workers need not read it again. Then come the numbers of ``BUDGETS`` budgets
-    of extra calls, and the lock.
+    First come ``SLOTS`` slots. Each has one state: a head with its version, counts, and the rest.
+    Most calls change only the counts and leave the version as it is, so the other workers need not
+    read the rest again. Then come ``BUDGETS`` budgets of extra calls, and the lock.
     """
 
     def __init__(self, file: int, offset: int = 0) -> None:

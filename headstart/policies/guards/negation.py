@@ -1,11 +1,13 @@
 """Guards for negations, opposites and scopes: each of these can reverse a question.
 
-The pairs of opposites come from general English, not from any data set. Opposites that other
-constructions make equal (in/on, to/from, "I was given" and "I received") are left out on purpose.
+**Opposites:** the pairs come from general English, not from any data set. Left out on purpose are
+pairs with which two prompts may still ask the same (in/on, to/from, given/received: "I was given
+it", "I received it").
 
-**Scope:** the prompts name different owners, kinds or modifiers. Exchanged words are compared by
-their contextual vectors (late interaction, Khattab and Zaharia 2020, used as a veto, not as a
-score).
+**Scopes and substitutions:** the prompts name different owners, kinds or modifiers, or one or two
+words were exchanged. An exchanged word is compared with the words of the other prompt, by their
+vectors in context (late interaction, Khattab and Zaharia 2020). Words that differ in meaning are a
+veto; similar words alone never make a hit.
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
-"""Word order: the same words with exchanged roles, or in another order.
+"""Guards for word order: both prompts have the same words, but in other roles or places.
 
-Roles: "from A to B" against "from B to A". Crossing: "export from A, import into B" with A and B
-exchanged. Sentence vectors hardly see order. So texts that share nearly all their words must keep
-their order, except for changes that mean nothing: items of a list, a phrase that moved, a compound
-("date of birth", "birth date"), active and passive, a lone adverb or question word. In texts that
-share fewer words only an exchange counts: two words, each between the other's neighbours. Digits
-are words of their own, also in "xxxx1" and "A1", so a number is tied to its place.
+The encoder's vectors of two such prompts are nearly equal, so they do not show the difference.
+
+- **Roles** (``roles_swapped``): "from A to B" against "from B to A".
+- **Crossing** (``words_crossed``): "export from A, import into B" with A and B exchanged.
+
+For crossing, prompts that share nearly all their words must have these words in the same order.
+Some changes of the order mean nothing and are allowed: the items of a list, a phrase that moved, a
+compound ("date of birth", "birth date"), active and passive, a single adverb or question word. In
+prompts that share fewer words, only an exchange is a veto: each of two words is between the words
+that were beside the other one. Digits count as words, also those in "xxxx1" and "A1": a number must
+follow the same word in both prompts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A learning domain: a ``DomainState`` and the statistics of its entries, which can be saved.
+"""A learning domain: all that is learned from the requests of one scope, path and route.
 
-A snapshot is a versioned envelope. A reader of another version refuses it.
-
-``DomainState`` is a value: each step makes a new one from the old one and a label. Its model is a
-Bayesian logistic regression whose posterior is updated with each label.
+``Domain`` has a ``DomainState`` and the statistics of its entries. A ``DomainState`` is a value:
+each label makes a new one from the old one. Its model is a Bayesian logistic regression, whose
+posterior is updated with each label. A snapshot saves a domain. A program that writes snapshots of
+another version refuses to read it.
 """
 
 from __future__ import annotations

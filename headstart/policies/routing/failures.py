@@ -451,22 +451,27 @@ class Permit(NamedTuple):
 class CircuitBreaker:
     """Decides whether an upstream gets calls, for one model and key.
 
-    The breaker is closed, open or half-open, as in Nygard's "Release It!". It opens after five
-    failures in a row that count against the provider (Envoy's outlier detection: consecutive_5xx =
-    5), or when half of the recent calls failed (Hystrix: 50 % over a rolling window, with a least
-    volume). It stays open for 1 s, then 2, 4 ... up to 20 s: with a call every 4 s, a recovery is
-    noticed within 24 s. Then it is half-open: one call at a time probes the provider.
-    After the success of a probe, the weight rises over 10 s (Envoy's slow start, from 10 %).
+    The breaker is closed, open or half-open, as in Nygard's "Release It!". A closed breaker admits
+    calls. It opens after five failures in a row that count against the provider (Envoy's
+    outlier detection: consecutive_5xx = 5). For a provider that already failed now and then, five
+    may be chance, so it takes more (``_streak_limit``). It also opens when half of the recent calls
+    failed (Hystrix: 50 % over a rolling window, with a least volume).
 
-    Independently of this, a closed breaker may pause: it admits no calls for a time that a rate
-    limit names (``pause_for``).
+    It stays open for 1 s, then 2, 4 ... up to 20 s: with a call every 4 s, a recovery is noticed
+    within 24 s. Then it is half-open: one call at a time probes the provider. If a probe fails, the
+    breaker is open again. If it succeeds, the breaker is closed, and the weight rises from 10 % in
+    10 s (Envoy's slow start).
+
+    A rate limit is no failure: the breaker stays closed, and pauses for the time that the provider
+    names (``pause_for``). After a failure that a person has to correct, such as a wrong key, other
+    upstreams are asked first for a time (``avoided_for_s``).
 
     Refusals come quickly and answers come late. In the order of their reports, a provider that
     refuses every third call would seem to refuse all calls. So calls are counted when they are
     admitted, and failures are in a row if their calls were admitted in a row.
 
-    Reports of an older generation have no effect: they come from a call that began before the
-    breaker opened, or from a probe that counted as lost.
+    Each opening and each probe begins a new *generation* of calls. What is reported of an older one
+    has no effect: its call began before the breaker opened, or was a probe that counts as lost.
     """
 
     def __init__(self) -> None:

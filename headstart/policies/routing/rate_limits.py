@@ -1,13 +1,16 @@
 """A provider's rate limits: reads them from headers, and tracks how much is left.
 
-The limits are kept locally, so that a call that would be refused is not made. Most providers fill
-their limits continuously (token buckets: OpenAI, Anthropic, Groq and Cerebras say so), and a
-header's ``reset`` tells when the limit is whole again. So between two answers a bucket is refilled
-at ``(limit - remaining) / reset``. Others give the whole limit back at the end of a window. Two
-headers tell which: the end of a window stays where it is, and a bucket is whole the later, the more
-of it is used.
+So a call that the provider would refuse is not made. The headers of an answer tell what is left of
+a limit (``remaining``), and when it is whole again (``reset``). Between two answers, ``_Bucket``
+computes what is left. There are three kinds of limits:
 
-**A limit that no header tells:** refusals tell when it is used up (``_UnannouncedLimit``).
+- **Buckets** fill steadily, at ``(limit - remaining) / reset``. OpenAI, Anthropic, Groq and
+  Cerebras say that theirs do.
+- **Windows** give the whole limit back at their end. Two answers in a row tell a window from a
+  bucket: while more and more is used, a bucket is whole later and later, and the end of a window
+  stays where it is.
+- **Limits that no header tells:** the provider's refusals show that they are used up
+  (``_UnannouncedLimit``).
 """
 
 from __future__ import annotations
@@ -254,15 +257,16 @@ _LEARN_AGAIN_S = 0.05
 """While more than half of each limit is left, headers are read once in this time."""
 _SHORTEST_RESET_S = 1e-3
 _OTHERS_S = 3.0
-"""Seconds that a difference must last until it counts fully as the use of others."""
+"""A provider may count more than this process. If it goes on doing so for these seconds, all of the
+difference counts as the use of others with the same key."""
 _AFTER_WINDOW_S = 0.03
 """Seconds after the end of a window until it is used again."""
 _LONG_WINDOW_S = 5.0
-"""If more is left of a window, a second more is short."""
+"""A ``reset`` of whole seconds may be rounded down. A second is added to a longer one."""
 _TELLING = 0.1
-"""The share of a limit that must be used between two readings that tell a window from a bucket."""
+"""Two readings tell a window from a bucket if this share of the limit was used between them."""
 _DIFFERENCES, _WINDOW_DIFFERENCES = 3, 5
-"""The number of last differences of which the smallest counts: of a bucket, and of a window."""
+"""The number of ``differences`` that are kept of a bucket, and of a window. The smallest counts."""
 _MOST_FOR_OTHERS = 0.95
 """The largest share of a limit that others are assumed to use. A call tests the rest."""
 
@@ -689,7 +693,7 @@ class RateLimits:
     def ready_in_s(self, tokens: int, now: float, calls: int = 1, *, reserve: float = 0.0) -> float:
         """Return the seconds until ``calls`` of ``tokens`` (input and reserved output) fit.
 
-        ``reserve``: the share of a bucket, at most one call or token, that is left.
+        Afterwards the share ``reserve`` of a bucket is still left, but at most one call or token.
         """
         if not self._buckets:
             return 0.0
