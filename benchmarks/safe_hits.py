@@ -148,6 +148,7 @@ def run(
         same_class,
         noisy(same_class, judge_noise(entrant.judge.partition("@")[0]), chance.random),
         chance.random,
+        repeats=True,
     )
     steps = list(play(rows, prompts.prepare, run))
     kind, _, target = entrant.policy.partition(":")

@@ -168,6 +168,9 @@ class StreamLearner(Protocol):
     def audit_rate(self) -> float:
         """Return the present share of hits to audit."""
 
+    def repeat_rate(self, similarity: float) -> float:
+        """Return the present share of misses to ask twice."""
+
 
 R = TypeVar("R", bound=AskedPrompt)
 
@@ -187,6 +190,9 @@ class ReplayRun(NamedTuple, Generic[P, R]):
     draw: Callable[[], float]
     null_rate: float = 0.005
     """The share of exact repeats that are sent upstream again."""
+    repeats: bool = False
+    """``judge`` can tell how a second answer to the same row would be judged, so that misses may be
+    asked twice."""
     shadow: bool = False
 
 
@@ -257,6 +263,10 @@ def _learn(number: int, step: PlayedPrompt[R], run: ReplayRun[P, R]) -> PlayedPr
         draw_probability=rate,
     )
     learner.apply(label)
+    rate = learner.repeat_rate(verdict.similarity) if run.repeats and not served else 0.0
+    if rate and run.draw() < rate:
+        _learn_null(number, step.row, step.row, run._replace(null_rate=1.0))
+        return step._replace(audited=True)
     return step._replace(audited=served)
 
 

@@ -6,6 +6,7 @@ admit ► read ► prepare ► exact? ► semantic, and safe? ► join the same 
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import time
 from codecs import BOM_UTF8
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
         CacheKey,
         Entry,
         Headers,
-        Message,
         Receive,
         Scope,
         Send,
@@ -114,16 +114,9 @@ _COMPOSED = frozenset(("rescued", "continued"))
 """Transforms of answers that several calls made together."""
 
 
-async def _no_messages() -> Message:
-    raise RuntimeError("nobody reads the messages of a live draft's call")
-
-
-async def _no_send(_: Message) -> None:
-    raise RuntimeError("nobody gets the answer of a live draft's call")
-
-
-async def _no_app(_: Scope, __: Receive, ___: Send) -> None:
-    raise RuntimeError("live drafts need an upstream")
+async def _nobody(*_: Any) -> Any:
+    """Stand for the client and the app of a live draft's call, which has neither."""
+    raise RuntimeError("a live draft's call has no client and no app")
 
 
 def _source_of(context: RequestContext) -> AnswerSource:
@@ -314,7 +307,7 @@ class Engine:
         Calls of one ``affinity`` should stay with one provider, whose prompt cache they fill.
         """
         path = raw_path(scope)
-        context = RequestContext(self._new_id(), endpoint, path, scope, _no_messages, _no_send)
+        context = RequestContext(self._new_id(), endpoint, path, scope, _nobody, _nobody)
         context.affinity = affinity
         context.caller = self._access.admit(scope)
         context.body = body
@@ -373,7 +366,7 @@ class Engine:
         """
         reason = context.prepared.bypass
         editable = reason is None or reason in _EDITABLE
-        flight = self._start(context, None, None, _no_app, editable=editable, unasked=True)
+        flight = self._start(context, None, None, _nobody, editable=editable, unasked=True)
         flight.book_apart()
         return flight
 
@@ -617,10 +610,11 @@ class Engine:
     def _audit(
         self, context: RequestContext, key: CacheKey, sample: FeedbackSample, app: ASGIApp
     ) -> None:
-        """Ask the provider for its answer to a hit, while the hit is served."""
-        context.begin_by = context.deadline = None  # ``UNATTENDED_S`` bounds an audit
-        flight = self._start(context, key, None, app, sample)
-        context.app_call = None  # nobody waits for an audit
+        """Ask the provider for an answer that no client waits for, and book it as an audit."""
+        asked = copy.copy(context)
+        asked.id = sample.id
+        asked.begin_by = asked.deadline = None  # ``UNATTENDED_S`` bounds an audit
+        flight = self._start(asked, key, None, app, sample)
         assert flight.pump is not None
         assert self._hit_decider is not None
         book = partial(
@@ -628,6 +622,18 @@ class Engine:
             pair=sample.pair, source=sample.source, clock=self._clock, id=self._new_id(),
         )  # fmt: skip
         flight.pump.add_done_callback(book)
+
+    async def _ask_again(
+        self, context: RequestContext, key: CacheKey, app: ASGIApp, flight: Flight
+    ) -> None:
+        """Ask for a second answer to a miss, when the first one is stored: a null audit."""
+        assert flight.pump is not None
+        assert self._hit_decider is not None
+        await asyncio.wait((flight.pump,))
+        if flight.entry is not None and key.query is not None:
+            terms = context.prepared.match_context
+            first = self._new_id(), flight.entry, key.query, terms
+            self._audit(context, key, self._hit_decider.null_sample(*first), app)
 
     async def _pass_through(
         self, context: RequestContext, app: ASGIApp, reason: str, *, complete: bool = True
@@ -661,7 +667,10 @@ class Engine:
                 twin = self._twin_of(context, identity)
             elif await self._join_equal(context, flight):
                 return
-        await self._join(context, self._start(context, key, identity, app, sample, twin=twin))
+        flight = self._start(context, key, identity, app, sample, twin=twin)
+        if sample is not None and sample.repeat:
+            self._supervisor.spawn(self._ask_again, context, key, app, flight)
+        await self._join(context, flight)
 
     async def _join_equal(self, context: RequestContext, flight: Flight) -> bool:
         """Join the flight of an equal call; False: its answer is not for this request."""

@@ -11,6 +11,7 @@ import pytest
 
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.lab.simulator.faults import Status
+from headstart.policies.learned_rule.domain import Domain
 from support.learned import make_label
 from support.patience import PATIENCE_S
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
@@ -174,6 +175,69 @@ async def test_an_exact_hit_is_asked_again_now_and_then() -> None:
         (label,) = await running.labels(1)
     assert "detail=exact" in hit.verdict
     assert (label.source, label.same) == (LabelSource.NULL, True)
+
+
+async def test_a_near_miss_is_asked_twice_while_the_judge_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
+    provider = AskedAfresh()
+    cache = {"audit.mode": "background", "audit.rate": 0.0, "audit.null_rate": 0.001}
+    async with sidecar(provider, cache=cache) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        miss = await running.ask(NEGATED)
+        by_source = {label.source: label for label in await running.labels(2)}
+        await running.finished(3)
+    assert "fwd=miss" in miss.verdict
+    assert provider.fresh == [False, False, True]
+    assert by_source.keys() == {LabelSource.MISS, LabelSource.NULL}
+    null = by_source[LabelSource.NULL]
+    assert null.same is True
+    assert null.entry == miss.headers["x-headstart-request-id"]
+    (audit,) = (row for row in running.served if row.outcome is Outcome.AUDIT)
+    assert (audit.audit_of, audit.reason) == (miss.headers["x-headstart-request-id"], "null")
+    (booked,) = (row for row in running.served if row.id == audit.audit_of)
+    assert booked.outcome is Outcome.MISS
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        {"audit.mode": "off"},
+        {"audit.mode": "sync"},
+        {"audit.null_rate": 0.0},
+    ],
+    ids=str,
+)
+async def test_no_miss_is_asked_twice_if_the_settings_forbid_it(
+    monkeypatch: pytest.MonkeyPatch, cache: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
+    async with sidecar(cache=cache) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        await running.ask(NEGATED)
+        await running.labels(1)
+        assert running.provider.calls == 2
+
+
+async def test_a_miss_whose_client_left_is_not_asked_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
+    async with sidecar(cache={"audit.null_rate": 1.0}) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        running.provider.open.clear()
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(running.ask(NEGATED))
+            await running.in_flight(1)
+            asked.cancel()
+        await running.finished(2)
+        running.provider.open.set()
+        await running.ask("What is a tort?")
+    assert Outcome.AUDIT not in running.outcomes
 
 
 async def test_a_clock_that_is_put_forward_pays_for_no_audit(

@@ -28,6 +28,9 @@ class Notebook:
     def audit_rate(self) -> float:
         return self.rate
 
+    def repeat_rate(self, similarity: float) -> float:
+        return self.rate if similarity else 0.0
+
 
 def played(
     rows: list[LabelledPrompt], policy: ByAngle, learner: Notebook | None = None, drawn: float = 0.0
@@ -138,6 +141,21 @@ def test_exact_repeats_are_not_played_and_some_measure_the_judge() -> None:
     ]
     played(rows, ByAngle(), spared, drawn=0.005)
     assert spared.labels == []
+
+
+def test_misses_are_asked_twice_if_the_judge_can_tell() -> None:
+    rows = [labelled("north", "n"), labelled("northward", "n"), labelled("northish", "n")]
+    for repeats, sources in (
+        (True, [LabelSource.MISS, LabelSource.NULL] * 2),
+        (False, [LabelSource.MISS, LabelSource.MISS]),
+    ):
+        notes = Notebook(rate=1.0)
+        run = ReplayRun(
+            ByAngle(), notes, same_class, same_class, lambda: 0.5, repeats=repeats, shadow=True
+        )
+        steps = list(play(rows, prepare, run))
+        assert [label.source for label in notes.labels] == sources
+        assert [step.audited for step in steps] == [False, repeats, repeats]
 
 
 def test_a_shadow_serves_nothing_stores_all_and_labels_all() -> None:

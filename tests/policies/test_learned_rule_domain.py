@@ -26,10 +26,11 @@ from headstart.policies.learned_rule.features import (
     VERSION,
     EntryStats,
     EntryStatsTable,
+    LabelledRow,
     pack_features,
     unpack_features,
 )
-from headstart.policies.learned_rule.threshold import Alarm, LabelledRow, no_memory, remember_rows
+from headstart.policies.learned_rule.threshold import Alarm, no_memory, remember_rows
 
 ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
 SETTLED = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")
@@ -206,7 +207,18 @@ def test_null_audits_measure_the_judge() -> None:
     for n in range(50):
         domain.apply(label(n, 0.0, n % 5 > 0, source=LabelSource.NULL))
     assert domain.status().nulls == 50
-    assert domain.status().false_disagree == pytest.approx((before + 0.2) / 2)
+    assert domain.status().false_disagree == pytest.approx((20 * before + 10) / 70)
+
+
+def test_null_audits_that_do_not_contradict_the_known_error_leave_it_as_it_is() -> None:
+    domain = Domain(ErrorLimit())
+    before = domain.status().false_disagree
+    for n in range(60):
+        domain.apply(label(n, 0.0, n != 30, source=LabelSource.NULL))
+    assert domain.status().false_disagree == before
+    for n in range(60):
+        domain.apply(label(n, 0.0, n % 10 > 0, source=LabelSource.NULL))
+    assert domain.status().false_disagree > 2 * before
 
 
 def test_exact_hits_are_asked_again_more_often_until_the_judge_is_known() -> None:
@@ -215,6 +227,56 @@ def test_exact_hits_are_asked_again_more_often_until_the_judge_is_known() -> Non
     for n in range(constants.NULLS_WANTED):
         domain.apply(label(n, 0.0, True, source=LabelSource.NULL))
     assert domain.null_rate() == 0
+
+
+NEAR = 0.85
+"""The similarity of a near miss."""
+
+
+def noisy_labels(count: int, share: float, start: int = 0) -> list[Label]:
+    """Near misses with equal answers; the judge calls this share of them different."""
+    return [
+        label(n, 2.0 + n % 7 / 7, n % round(1 / share) > 0, similarity=NEAR, entry=f"e{n}")
+        for n in range(start, start + count)
+    ]
+
+
+def test_misses_are_asked_twice_while_the_judge_may_be_why_nothing_is_served() -> None:
+    domain = Domain(ErrorLimit(max_error=0.02))
+    for each in noisy_labels(constants.REPEATS_FROM - 1, 1 / 12):
+        domain.apply(each)
+    assert domain.repeat_rate(NEAR) == 0
+    for each in noisy_labels(600, 1 / 12, constants.REPEATS_FROM):
+        domain.apply(each)
+    assert domain.repeat_rate(NEAR) == constants.FIRST_REPEAT_RATE
+    assert domain.repeat_rate(0.7) == 0  # such a pair tells nothing about hits
+    assert domain.status().rule is Rule.COLD_START
+    for n in range(150):
+        domain.apply(label(n, 0.0, n % 10 > 0, source=LabelSource.NULL))
+    assert domain.repeat_rate(NEAR) == constants.REPEAT_RATE
+    for each in noisy_labels(400, 1 / 12, 700):  # with the measured error of the judge
+        domain.apply(each)
+    assert domain.threshold() is not None
+    assert domain.status().rule is Rule.LEARNED
+    assert domain.repeat_rate(NEAR) == 0
+
+
+def test_misses_are_not_asked_twice_if_no_error_of_the_judge_explains_the_labels() -> None:
+    domain = Domain(ErrorLimit(max_error=0.02))
+    for each in noisy_labels(600, 1 / 2):
+        domain.apply(each)
+    for n in range(constants.FIRST_REPEATS):
+        domain.apply(label(n, 0.0, True, source=LabelSource.NULL))
+    assert domain.repeat_rate(NEAR) == 0
+
+
+def test_misses_are_asked_twice_a_limited_number_of_times() -> None:
+    domain = Domain(ErrorLimit(max_error=0.02))
+    for each in noisy_labels(600, 1 / 12):
+        domain.apply(each)
+    for n in range(constants.MOST_REPEATS):
+        domain.apply(label(n, 0.0, n % 40 > 0, source=LabelSource.NULL))
+    assert domain.repeat_rate(NEAR) == 0
 
 
 def test_wrong_audits_raise_the_alarm_and_labels_end_it() -> None:

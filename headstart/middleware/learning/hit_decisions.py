@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.policies.learned_rule.domain import Domain
     from headstart.policies.learned_rule.error_limit import ErrorLimit
+    from headstart.types import Entry
 
 NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))
 """Contributions that do not come from the two questions."""
@@ -159,7 +160,8 @@ class AllowedChecks(NamedTuple):
     ask: bool
     """Let the caller wait for the provider's answer; not with ``only-if-cached``."""
     twice: bool
-    """Call the provider although the hit is served; not for an app that is not idempotent."""
+    """Call the provider although the hit is served, or again after a miss; not for an app that is
+    not idempotent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -203,7 +205,7 @@ class HitDecider:
             id, lookup.pair, source, key.query, context.principal, served, asked=question_of(key)
         )
         self.learner.remember(sample)
-        decision = self._hit(lookup, sample, may) if served else self._miss(lookup, sample)
+        decision = self._hit(lookup, sample, may) if served else self._miss(lookup, sample, may)
         if decision.action is HitAction.ASK:
             self.learner.mark_unserved(id)
         return decision
@@ -213,14 +215,18 @@ class HitDecider:
         vetoes = self.learner.domains.vetoes
         return FEEDBACK if vetoes and vetoes.refuses(entry, question_of(key)) else None
 
-    def _miss(self, lookup: Lookup, sample: FeedbackSample) -> HitDecision:
+    def _miss(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
         """Let a miss be compared if it is drawn. The draw does not depend on the fresh answer."""
         verdict, max_error = sample.pair.verdict, self.error_limit.max_error
         share = comparison_share(verdict, max_error, self.budget.left())
         if not self.audits.draw_share(share):
             return HitDecision(HitAction.ASK, lookup)
         self.budget.take()
-        return HitDecision(HitAction.ASK, lookup, sample._replace(draw_probability=share))
+        domain = self.learner.domains.find(sample.pair.domain)
+        asked = 0.0 if domain is None else domain.repeat_rate(verdict.similarity)
+        repeat = may.twice and self.audits.draw_repeat(asked)
+        sample = sample._replace(draw_probability=share, repeat=repeat)
+        return HitDecision(HitAction.ASK, lookup, sample)
 
     def explain(self, id: str) -> Explanation | None:
         """Explain the verdict on a recent request; return None if nothing was compared.
@@ -274,13 +280,17 @@ class HitDecider:
         domain = self.learner.domains.find(context.domain)
         if not self.audits.draw_null_audit(0.0 if domain is None else domain.null_rate()):
             return HitDecision(HitAction.SERVE, lookup)
+        sample = self.null_sample(id, lookup.entry, key.query, context)
+        return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
+
+    def null_sample(
+        self, id: str, entry: Entry, question: str, context: MatchContext
+    ) -> FeedbackSample:
+        """Return the sample of a null audit: another answer to the question of the entry."""
         self.budget.take()
         verdict = Verdict(serves=True, similarity=1.0)
-        pair = UnlabelledPair(domain=context.domain, entry=lookup.entry, verdict=verdict)
-        sample = FeedbackSample(
-            id, pair, LabelSource.NULL, key.query, context.principal, served=True
-        )
-        return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
+        pair = UnlabelledPair(domain=context.domain, entry=entry, verdict=verdict)
+        return FeedbackSample(id, pair, LabelSource.NULL, question, context.principal, served=True)
 
 
 def _as_miss(lookup: Lookup, reason: str) -> Lookup:

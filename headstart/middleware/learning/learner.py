@@ -180,6 +180,11 @@ class Audits:
         floor = self.settings.null_rate
         return self.settings.mode == "background" and bool(floor) and self._draw(max(asked, floor))
 
+    def draw_repeat(self, asked: float) -> bool:
+        """Decide whether to ask the provider twice about one miss. Only in the background, too."""
+        wanted = self.settings.mode == "background" and bool(self.settings.null_rate)
+        return wanted and bool(asked) and self._draw(asked)
+
     def draw_share(self, share: float) -> bool:
         """Return True with the probability ``share``, without using the budget."""
         return self._random.random() < share
@@ -381,6 +386,8 @@ class FeedbackSample(NamedTuple):
     """The probability that such a request gives a label."""
     asked: str = ""
     """Hash of the question, under which feedback is kept."""
+    repeat: bool = False
+    """Ask the provider once more after it has answered this miss: a null audit."""
 
 
 class PendingComparison(NamedTuple):

@@ -1,9 +1,8 @@
 """A learning domain: all that is learned from the requests of one scope, path and route.
 
 ``Domain`` has a ``DomainState`` and the statistics of its entries. A ``DomainState`` is a value:
-each label makes a new one from the old one. Its model is a Bayesian logistic regression, whose
-posterior is updated with each label. A snapshot saves a domain. A program that writes snapshots of
-another version refuses to read it.
+each label makes a new one from the old one. A snapshot saves a domain. A program that writes
+snapshots of another version refuses to read it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from hashlib import blake2b
 from math import sqrt
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -24,16 +23,18 @@ from headstart.policies.learned_rule.error_limit import (
     CAUTION,
     EARLY_NULL_RATE,
     ENOUGH_LABELS,
-    FORGETTING,
+    FIRST_REPEAT_RATE,
+    FIRST_REPEATS,
     LEAST_DRAW_PROBABILITY,
-    LEAST_WEIGHT,
     MAX_AUDIT_RATE,
     MIN_AUDIT_RATE,
     MIN_LABELS,
-    NULL_STRENGTH,
+    MOST_REPEATS,
     NULLS_WANTED,
     OWN_VETOES,
     PRIOR_VARIANCE,
+    REPEAT_RATE,
+    REPEATS_FROM,
     SOFT_GUARDS,
     UPDATE_EVERY,
     ErrorLimit,
@@ -48,12 +49,17 @@ from headstart.policies.learned_rule.features import (
     PRIOR_MEAN,
     VERSION,
     EntryStatsTable,
+    LabelledRow,
+    Posterior,
+    cautious_score,
+    derivatives,
+    judged_same_probability,
     unpack_features,
+    update_posterior,
 )
 from headstart.policies.learned_rule.threshold import (
     Alarm,
     ErrorCurve,
-    LabelledRow,
     LabelTable,
     draw_curve,
     no_curve,
@@ -68,76 +74,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.policies.learned_rule.features import EntryStats
-
-
-_TINY = 1e-12
-"""Added to a variance, so that it is never 0."""
-
-
-Shares = TypeVar("Shares", float, "NDArray[np.float64]")
-
-
-# --- the model ------------------------------------------------------------------------------------
-
-
-class Posterior(msgspec.Struct, frozen=True):
-    """The posterior of the weights: ``mean`` f64[d], ``covariance`` f64[d, d]. Never mutated."""
-
-    mean: NDArray[np.float64]
-    covariance: NDArray[np.float64]
-
-
-def cautious_score(model: Posterior, features: NDArray[np.float64], offset: float) -> float:
-    """Return the log-odds that the answers are the same, less the uncertainty."""
-    variance = features @ model.covariance @ features
-    return float(features @ model.mean + offset - CAUTION * variance**0.5)
-
-
-def update_posterior(
-    model: Posterior, row: LabelledRow, noise: JudgeNoise
-) -> tuple[Posterior, float, float]:
-    """Learn one row; return the model, the label's residual and its weight.
-
-    The likelihood takes account of the judge's errors. So if the model is sure that the answers are
-    the same, a label "different" counts little. Otherwise, with a judge that errs in one of ten
-    cases, the model would become unsure exactly where it must tell an error rate of 1 % from 0.
-    """
-    features = row.features
-    probability = float(1 / (1 + np.exp(-(features @ model.mean + row.offset))))
-    residual, weight = derivatives(probability, float(row.same), noise)
-    covariance = model.covariance / FORGETTING
-    spread = covariance @ features
-    shrink = weight / (1 + weight * (features @ spread))
-    covariance = covariance - np.outer(spread, spread) * shrink
-    return Posterior(model.mean + (covariance @ features) * residual, covariance), residual, weight
-
-
-def judged_same_probability(same: Shares, noise: JudgeNoise) -> Shares:
-    """Return the probability that the judge says "same": P(same) (1 - d) + (1 - P(same)) a.
-
-    ``same`` is P(same), the probability that the answers are the same; a and d are the judge's
-    shares of false agreement and false disagreement.
-    """
-    discernment = 1 - noise.false_agree - noise.false_disagree
-    return noise.false_agree + discernment * same
-
-
-def derivatives(probability: Shares, label: Shares, noise: JudgeNoise) -> tuple[Shares, Shares]:
-    """Return the slope and the expected curvature of a label's log-likelihood along the score.
-
-    ``probability`` is the model's p = 1 / (1 + exp(-score)) that the answers are the same, and
-    ``label`` the judge's verdict: 1 ("same") or 0.
-
-    With q = P(the judge says "same") and q' = dq / dscore = p (1 - p) (1 - a - d), the
-    log-likelihood label log(q) + (1 - label) log(1 - q) has the slope q' (label - q) / (q (1 - q)),
-    and its expected curvature (the Fisher information) is q'^2 / (q (1 - q)).
-    """
-    judged_same = judged_same_probability(probability, noise)
-    discernment = 1 - noise.false_agree - noise.false_disagree
-    judged_slope = probability * (1 - probability) * discernment
-    variance = judged_same * (1 - judged_same) + _TINY
-    slope = judged_slope * (label - judged_same) / variance
-    return slope, judged_slope * judged_slope / variance + LEAST_WEIGHT
 
 
 _NEGLIGIBLE = 0.02
@@ -202,11 +138,7 @@ def add_counts(state: DomainState, **more: int) -> DomainState:
 
 def noise_of(state: DomainState, error_limit: ErrorLimit) -> JudgeNoise:
     """Return the noise of the judge, with the false disagreement that null audits have shown."""
-    known, counts = error_limit.judge, state.counts
-    beta = (known.false_disagree * NULL_STRENGTH + counts.nulls_different) / (
-        NULL_STRENGTH + counts.nulls
-    )
-    return msgspec.structs.replace(known, false_disagree=min(beta, 0.5))
+    return error_limit.judge.measured(state.counts.nulls, state.counts.nulls_different)
 
 
 def learn(
@@ -527,6 +459,8 @@ class Domain:
         self._entries = EntryStatsTable()
         self._state = initial_state()
         self._least: tuple[ErrorCurve, float | None] | None = None
+        self._hopeful: tuple[ErrorCurve, bool] | None = None
+        """The last curve, and whether a worse judge would explain that it has no threshold."""
         self._gate: tuple[object, GateCounts, float] | None = None
         """The gate, and the state and the counts from which it follows."""
         if prior is not None:
@@ -640,8 +574,8 @@ class Domain:
             self._least = curve, least
         return self._least[1]
 
-    def _learned_threshold(self, target: float) -> float | None:
-        curve = self._state.curve
+    def _learned_threshold(self, target: float, curve: ErrorCurve | None = None) -> float | None:
+        curve = self._state.curve if curve is None else curve
         if self.error_limit.error_of == "requests":
             return curve.threshold_of_requests(target, self.error_limit.margin)
         return curve.threshold(target, self.error_limit.margin)
@@ -654,6 +588,29 @@ class Domain:
     def null_rate(self) -> float:
         """Return the share of exact hits to ask again now, in addition to the usual share."""
         return EARLY_NULL_RATE if self._state.counts.nulls < NULLS_WANTED else 0.0
+
+    def repeat_rate(self, similarity: float) -> float:
+        """Return the share of the misses to ask twice now; the two answers are a null audit.
+
+        Only near misses, which hits will resemble. After the first ones only while nothing may be
+        served, and a worse judge, which the null audits do not rule out, would explain that.
+        """
+        state, limit = self._state, self.error_limit
+        counts = state.counts
+        if not counts.labels >= REPEATS_FROM or counts.nulls >= MOST_REPEATS or state.alarmed:
+            return 0.0
+        if not is_near_miss(similarity, limit.max_error):
+            return 0.0
+        if counts.nulls < FIRST_REPEATS:
+            return FIRST_REPEAT_RATE
+        if self._learned_threshold(limit.max_error) is not None or not len(state.memory):
+            return 0.0
+        if self._hopeful is None or self._hopeful[0] is not state.curve:
+            worst = limit.judge.highest(counts.nulls, counts.nulls_different)
+            curve = _curve(state.model, state.memory, worst)
+            hopeful = self._learned_threshold(limit.max_error, curve) is not None
+            self._hopeful = state.curve, hopeful
+        return REPEAT_RATE if self._hopeful[1] else 0.0
 
     def entry_stats(self, entry: str) -> EntryStats:
         """Return an entry's answer group and offset."""

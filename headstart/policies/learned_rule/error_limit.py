@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from enum import StrEnum
+from math import sqrt
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -163,6 +164,28 @@ class JudgeNoise(Frozen):
     """Share of the same answers about which it is not sure."""
     unsure_different: float = FREE_TEXT.unsure_different
 
+    def measured(self, nulls: int, different: int) -> JudgeNoise:
+        """Return the noise after null audits, of which the judge called some answers different.
+
+        ``false_disagree`` stays as it is while the audits do not contradict it, because a few of
+        them are less exact than it is.
+        """
+        share, deviation = self._false_disagree(nulls, different)
+        if abs(share - self.false_disagree) <= CONTRADICTED * deviation:
+            return self
+        return replace(self, false_disagree=min(share, MOST_FALSE_DISAGREE))
+
+    def highest(self, nulls: int, different: int) -> JudgeNoise:
+        """Return the noise of the worst judge that these null audits do not contradict."""
+        share, deviation = self._false_disagree(nulls, different)
+        return replace(self, false_disagree=min(share + 2 * deviation, MOST_FALSE_DISAGREE))
+
+    def _false_disagree(self, nulls: int, different: int) -> tuple[float, float]:
+        """Return the mean of the share after null audits, and its standard deviation."""
+        weight = NULL_STRENGTH + nulls
+        mean = (self.false_disagree * NULL_STRENGTH + different) / weight
+        return mean, sqrt(mean * (1 - mean) / weight)
+
 
 EXACT_JUDGE = JudgeNoise(false_disagree=0, false_agree=0, unsure_same=0, unsure_different=0)
 """The noise of a judge that never errs, such as that of labels, JSON and tool calls."""
@@ -244,8 +267,18 @@ EARLY_NULL_RATE = 0.05
 """The share of exact hits for which the provider is asked again (null audits), until there were
 ``NULLS_WANTED``. They show how often the judge calls equal answers different. The lower this share
 is, the more hits can be shown to be safe."""
-NULL_STRENGTH = 50
+NULL_STRENGTH = 20
 """The weight of the default error rate of the judge: it counts as this number of null audits."""
+CONTRADICTED = 1.3
+"""Null audits replace that default if their result is this many standard deviations away."""
+MOST_FALSE_DISAGREE = 0.5
+REPEATS_FROM = 100
+"""From this number of labels on, some misses are asked twice: null audits without exact hits."""
+FIRST_REPEATS, FIRST_REPEAT_RATE = 50, 0.5
+"""Half of the near misses are asked twice until there were this many null audits. With a share of
+0.2, the model had learned too much from the judge's errors before they were known."""
+REPEAT_RATE, MOST_REPEATS = 0.2, 300
+"""The share of later near misses, and the number of null audits after which none is asked twice."""
 PRINCIPAL_SHARE = 0.05
 """The largest share of the memory for one of many principals."""
 MOST_ENTRY_STATS = 10_000

@@ -1,18 +1,27 @@
-"""The features of a prompt and its nearest neighbour, and the statistics of single entries.
+"""The features of a pair, the statistics of single entries, and the model that scores a pair.
 
-The features are 21 numbers, each about -2 to 2: lexical overlap, agreement of the neighbours, and
-late interaction (MaxSim, Khattab and Zaharia 2020) of the content words' contextual vectors.
+A pair is a prompt and its nearest neighbour. The features are 21 numbers, each about -2 to 2:
+lexical overlap, agreement of the neighbours, and late interaction (MaxSim, Khattab and Zaharia
+2020) of the content words' contextual vectors. The model is a Bayesian logistic regression whose
+posterior is updated with each label.
 """
 
 from __future__ import annotations
 
 from math import exp, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
 from headstart.policies.guards.words import PARSE_VERSION, Parse, distinct, unit_rows
-from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS
+from headstart.policies.learned_rule.error_limit import (
+    CAUTION,
+    FORGETTING,
+    LEAST_WEIGHT,
+    MOST_ENTRY_STATS,
+    JudgeNoise,
+)
 from headstart.types import Frozen, words_of
 
 if TYPE_CHECKING:
@@ -244,3 +253,86 @@ class EntryStatsTable:
             self._sizes[group] -= 1
             if not self._sizes[group]:
                 del self._sizes[group]
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+class LabelledRow(NamedTuple):
+    """One labelled candidate that no guard vetoed."""
+
+    features: NDArray[np.float64]
+    same: bool
+    offset: float
+    mass: float
+    """The number of candidates that it counts for, because an audit also counts for hits without an
+    audit."""
+    similarity: float
+    principal: int
+
+
+_TINY = 1e-12
+"""Added to a variance, so that it is never 0."""
+
+
+Shares = TypeVar("Shares", float, "NDArray[np.float64]")
+
+
+class Posterior(msgspec.Struct, frozen=True):
+    """The posterior of the weights: ``mean`` f64[d], ``covariance`` f64[d, d]. Never mutated."""
+
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+
+
+def cautious_score(model: Posterior, features: NDArray[np.float64], offset: float) -> float:
+    """Return the log-odds that the answers are the same, less the uncertainty."""
+    variance = features @ model.covariance @ features
+    return float(features @ model.mean + offset - CAUTION * variance**0.5)
+
+
+def update_posterior(
+    model: Posterior, row: LabelledRow, noise: JudgeNoise
+) -> tuple[Posterior, float, float]:
+    """Learn one row; return the model, the label's residual and its weight.
+
+    The likelihood takes account of the judge's errors. So if the model is sure that the answers are
+    the same, a label "different" counts little. Otherwise, with a judge that errs in one of ten
+    cases, the model would become unsure exactly where it must tell an error rate of 1 % from 0.
+    """
+    features = row.features
+    probability = float(1 / (1 + np.exp(-(features @ model.mean + row.offset))))
+    residual, weight = derivatives(probability, float(row.same), noise)
+    covariance = model.covariance / FORGETTING
+    spread = covariance @ features
+    shrink = weight / (1 + weight * (features @ spread))
+    covariance = covariance - np.outer(spread, spread) * shrink
+    return Posterior(model.mean + (covariance @ features) * residual, covariance), residual, weight
+
+
+def judged_same_probability(same: Shares, noise: JudgeNoise) -> Shares:
+    """Return the probability that the judge says "same": P(same) (1 - d) + (1 - P(same)) a.
+
+    ``same`` is P(same), the probability that the answers are the same; a and d are the judge's
+    shares of false agreement and false disagreement.
+    """
+    discernment = 1 - noise.false_agree - noise.false_disagree
+    return noise.false_agree + discernment * same
+
+
+def derivatives(probability: Shares, label: Shares, noise: JudgeNoise) -> tuple[Shares, Shares]:
+    """Return the slope and the expected curvature of a label's log-likelihood along the score.
+
+    ``probability`` is the model's p = 1 / (1 + exp(-score)) that the answers are the same, and
+    ``label`` the judge's verdict: 1 ("same") or 0.
+
+    With q = P(the judge says "same") and q' = dq / dscore = p (1 - p) (1 - a - d), the
+    log-likelihood label log(q) + (1 - label) log(1 - q) has the slope q' (label - q) / (q (1 - q)),
+    and its expected curvature (the Fisher information) is q'^2 / (q (1 - q)).
+    """
+    judged_same = judged_same_probability(probability, noise)
+    discernment = 1 - noise.false_agree - noise.false_disagree
+    judged_slope = probability * (1 - probability) * discernment
+    variance = judged_same * (1 - judged_same) + _TINY
+    slope = judged_slope * (label - judged_same) / variance
+    return slope, judged_slope * judged_slope / variance + LEAST_WEIGHT

@@ -23,7 +23,7 @@ the same rule is learned, only more slowly.
 from __future__ import annotations
 
 from math import exp, lgamma, log
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -41,7 +41,7 @@ from headstart.policies.learned_rule.error_limit import (
     JudgeNoise,
     is_near_miss,
 )
-from headstart.policies.learned_rule.features import NAMES
+from headstart.policies.learned_rule.features import NAMES, LabelledRow
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -134,19 +134,6 @@ def _log_evidence(mixture: tuple[float, float], audits: int, wrong: float, rate:
 
 def _log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)
-
-
-class LabelledRow(NamedTuple):
-    """One labelled candidate that no guard vetoed."""
-
-    features: NDArray[np.float64]
-    same: bool
-    offset: float
-    mass: float
-    """The number of candidates that it counts for, because an audit also counts for hits without an
-    audit."""
-    similarity: float
-    principal: int
 
 
 class LabelTable(msgspec.Struct, frozen=True):
