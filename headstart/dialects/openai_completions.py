@@ -189,9 +189,11 @@ def _no_encoder(id: str, created: int, *, include_usage: bool) -> EventEncoder:
     raise NotImplementedError
 
 
-def _named(model: str | None, fingerprint: str | None) -> dict[str, Any]:
-    named = {"model": model, "system_fingerprint": fingerprint}
-    return {name: value for name, value in named.items() if value}
+def _names(completion: Completion) -> dict[str, Any]:
+    named = {"model": completion.model}
+    if completion.fingerprint:
+        named["system_fingerprint"] = completion.fingerprint
+    return named
 
 
 def _logprobs(kept: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -219,8 +221,8 @@ def _document_head(id: str, created: int) -> bytes:
 
 def _document(completion: Completion) -> dict[str, Any]:
     usage = {} if completion.usage is None else {"usage": completion.usage}
-    names = {"model": completion.model, **_named(None, completion.fingerprint)}
-    return {**names, "choices": list(map(_choice, completion.choices)), **usage, **completion.extra}
+    choices = list(map(_choice, completion.choices))
+    return {**_names(completion), "choices": choices, **usage, **completion.extra}
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
@@ -235,8 +237,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
 
 def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays."""
-    names = {"model": completion.model, **_named(None, completion.fingerprint)}
-    members = _encode(names)[1:-1]
+    members = _encode(_names(completion))[1:-1]
     chunks = [*_chunks(completion)]
     usage = [{"choices": [], "usage": completion.usage}] if completion.usage is not None else []
     return Rendered(

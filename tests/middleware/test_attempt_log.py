@@ -17,7 +17,7 @@ def attempt(outcome: AttemptOutcome) -> Attempt:
 
 
 def outcomes(log: AttemptLog) -> list[AttemptOutcome]:
-    return [each.outcome for each in log.attempts]
+    return [row.attempt.outcome for row in log.rows]
 
 
 def test_attempts_are_taken_once() -> None:
@@ -66,7 +66,7 @@ def test_a_branch_books_for_its_whole_request() -> None:
     log.branch().book(attempt(WON))
     assert len(log.take()) == 1
     log.branch().branch().book(attempt(WON))
-    assert len(log.attempts) == 1
+    assert len(log.rows) == 1
 
 
 def test_shaping_effects_are_taken_once_and_apart_from_attempts() -> None:

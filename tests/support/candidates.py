@@ -84,7 +84,7 @@ class Books:
         LOGS.clear()
 
     def attempts(self, id: str) -> tuple[Attempt, ...]:
-        return log_of(id).attempts
+        return tuple([row.attempt for row in log_of(id).rows])
 
     def take(self, id: str) -> tuple[Attempt, ...]:
         return log_of(id).take()
