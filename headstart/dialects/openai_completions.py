@@ -16,12 +16,10 @@ from headstart.dialects.dialect import (
     JSONDecoder,
     KeyForm,
     Rendered,
-    decode_document,
     field_uses,
     split_text,
-    unreadable,
 )
-from headstart.dialects.openai_answers import ChatDecoder, error_body, error_frame, read_error
+from headstart.dialects.openai_answers import ChatDecoder, decode_body, error_body, error_frame
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_requests import add_usage
 from headstart.dialects.request_form import RequestForm
@@ -172,18 +170,6 @@ def _as_chat(choice: Any) -> Any:
     return {**rest, "delta": {"content": choice.get("text")}}
 
 
-def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
-    """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    document = decode_document(body)
-    if status >= 400:
-        return (read_error(document if isinstance(document, dict) else {}, status),)
-    if not isinstance(document, dict):
-        return (unreadable("the answer is not a JSON object"),)
-    if not document.get("error") and not isinstance(document.get("choices"), list):
-        return (unreadable("the answer has no choices"),)
-    return CompletionsDecoder().read_whole((document,))
-
-
 def _no_encoder(id: str, created: int, *, include_usage: bool) -> EventEncoder:
     """Raise: nothing edits or continues these streams. A stored one is replayed whole."""
     raise NotImplementedError
@@ -318,7 +304,7 @@ OPENAI_COMPLETIONS = Dialect(
     tokens=OPENAI_CHAT.tokens,
     usage=OPENAI_CHAT.usage,
     decoder=CompletionsDecoder,
-    decode_body=decode_body,
+    decode_body=partial(decode_body, decoder=CompletionsDecoder),
     encoder=_no_encoder,
     write_body=write_body,
     render=render,
