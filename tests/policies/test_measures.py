@@ -87,14 +87,14 @@ def test_calls_that_pile_up_beyond_the_usual_raise_the_expectation() -> None:
     measures, now = taught(0.2), 5.0
     for _ in range(200):
         measures.began(A, now)
-        measures.ended(A, now)
+        measures.ended(A)
     calm = measures.first_token(A, 100, now).mean_s or 0.0
     for _ in range(30):
         measures.began(A, now)
     assert measures.in_flight(A) == 30
     assert (measures.first_token(A, 100, now).mean_s or 0.0) > 3 * calm
     for _ in range(31):
-        measures.ended(A, now)
+        measures.ended(A)
     assert measures.in_flight(A) == 0
     assert measures.first_token(A, 100, now).mean_s == pytest.approx(calm)
 
@@ -114,7 +114,7 @@ def test_the_usual_number_in_flight_costs_nothing() -> None:
     for number in range(2000):
         measures.began(A, number * 0.1)
         if measures.in_flight(A) > 40 or (measures.in_flight(A) > 30 and noise.random() < 0.5):
-            measures.ended(A, number * 0.1)
+            measures.ended(A)
     assert measures.first_token(A, 100, 200.0).mean_s == pytest.approx(0.2, rel=0.05)
 
 

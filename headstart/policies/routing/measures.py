@@ -516,12 +516,7 @@ class Measures:
         figures.in_flight += 1
         return figures.stall_limits_s()
 
-    def ended(
-        self,
-        key: UpstreamModel,
-        now: float,  # noqa: ARG002 - the pair of ``began``
-        gaps: Sequence[float] = (),
-    ) -> None:
+    def ended(self, key: UpstreamModel, gaps: Sequence[float] = ()) -> None:
         """Count the end of a call, however it ended, and learn its last gaps."""
         self._of(key).end(gaps)
 
