@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.attempts import Attempt, AttemptLog, AttemptOutcome, AttemptRole, ShapingEffect
+from headstart.attempts import AttemptLog, AttemptOutcome, ShapingEffect
+from support.booked import attempt
 
 WON, LOST, FAILED = AttemptOutcome.WON, AttemptOutcome.LOST, AttemptOutcome.FAILED
 ABANDONED, REJECTED = AttemptOutcome.ABANDONED, AttemptOutcome.REJECTED
-
-
-def attempt(outcome: AttemptOutcome) -> Attempt:
-    return Attempt(
-        upstream="u", model="m", role=AttemptRole.FIRST, outcome=outcome, at=0.0, total_s=1.0
-    )
 
 
 def outcomes(log: AttemptLog) -> list[AttemptOutcome]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import (
@@ -28,12 +27,14 @@ from headstart.middleware.concurrency import Supervisor
 from headstart.policies.cost import Price
 from headstart.settings import ClientLimits
 from headstart.types import Call, Charge, Charged
+from support import booked
 from support.fakes import Recorder
 from support.stores import Clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from headstart.attempts import Attempt
     from headstart.types import ChatRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
@@ -126,16 +127,7 @@ def call(caller: str = "a", **fields: Any) -> Call:
 
 
 def attempt(usd: float | None, tokens: int = 0) -> Attempt:
-    return Attempt(
-        upstream="u",
-        model="m",
-        role=AttemptRole.FIRST,
-        outcome=AttemptOutcome.WON,
-        at=0.0,
-        total_s=1.0,
-        completion_tokens=tokens,
-        cost_usd=usd,
-    )
+    return booked.attempt(completion_tokens=tokens, cost_usd=usd)
 
 
 async def test_the_highest_cost_of_a_call_is_reserved_until_it_is_settled() -> None:
