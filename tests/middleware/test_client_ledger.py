@@ -26,8 +26,8 @@ from headstart.middleware.client_ledger import ClientLedger, Reservation
 from headstart.middleware.concurrency import Supervisor
 from headstart.policies.cost import Price
 from headstart.settings import ClientLimits
-from headstart.types import Call, Charge, Charged
 from support import booked
+from support.candidates import make_call
 from support.fakes import Recorder
 from support.stores import Clock
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from headstart.attempts import Attempt
-    from headstart.types import ChatRequest
+    from headstart.types import Call, Charge, Charged, ChatRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -112,18 +112,7 @@ async def running(
 
 
 def call(caller: str = "a", **fields: Any) -> Call:
-    return Call(
-        id="1",
-        method="POST",
-        path=b"/v1/chat/completions",
-        query_string=b"",
-        headers=(),
-        body=b"",
-        dialect="openai",
-        endpoint="chat",
-        caller=caller,
-        **fields,
-    )
+    return make_call(caller=caller, **fields)
 
 
 def attempt(usd: float | None, tokens: int = 0) -> Attempt:

@@ -15,7 +15,7 @@ from headstart.middleware.upstreams import http
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
 from headstart.sockets import NameLookups
-from headstart.types import Call
+from support.candidates import make_call
 from support.patience import PATIENCE_S
 from support.proxied import proxied
 from support.simulated import until
@@ -97,18 +97,7 @@ async def upstream_of(provider: ClosingProvider) -> AsyncIterator[HTTPUpstream]:
 
 
 async def ask(upstream: HTTPUpstream) -> bytes:
-    call = Call(
-        id="call",
-        method="POST",
-        path=b"/v1/anything",
-        query_string=b"",
-        headers=(),
-        body=BODY,
-        dialect="",
-        endpoint="relay",
-        editable=False,
-    )
-    async with await upstream.send(call) as reply:
+    async with await upstream.send(make_call(BODY)) as reply:
         return b"".join([piece.data async for piece in reply.pieces])
 
 

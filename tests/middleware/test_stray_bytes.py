@@ -14,11 +14,13 @@ from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import READ_BYTES
 from headstart.settings import UpstreamSettings
-from headstart.types import Call
+from support.candidates import make_call
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from headstart.types import Call
 
 pytestmark = pytest.mark.anyio
 
@@ -113,17 +115,7 @@ async def hostile(ending: str, stray: Stray) -> AsyncIterator[tuple[Hostile, str
 
 
 def call_of(path: str, method: str = "GET") -> Call:
-    return Call(
-        id="call",
-        method=method,
-        path=path.encode(),
-        query_string=b"",
-        headers=(),
-        body=b"",
-        dialect="",
-        endpoint="relay",
-        editable=False,
-    )
+    return make_call(method=method, path=path.encode())
 
 
 async def ask(upstream: HTTPUpstream, path: str, method: str = "GET") -> bytes:

@@ -25,7 +25,7 @@ from headstart.types import (
     TextDelta,
     UsageReported,
 )
-from support.candidates import JSON, SSE, Actor, Step, Targets, log_of
+from support.candidates import JSON, SSE, Actor, Step, Targets, log_of, make_call
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
@@ -50,16 +50,11 @@ def a_call(*, stream: bool = True, dialect: str = OPENAI_CHAT.name, **fields: An
         path = b"/v1beta/models/m:" + (b"streamGenerateContent" if stream else b"generateContent")
     body = msgspec.json.encode(document)
     reader = DIALECTS[dialect]
-    request = (
-        reader.operations.parse(path, b"alt=sse" if stream else b"", body)
-        if reader.operations is not None
-        else reader.parse_request(body)
-    )
-    return Call(
-        id="call", method="POST", path=path, query_string=b"", headers=(), body=body,
-        dialect=dialect, endpoint="chat", request=request, prompt_tokens=10,
-        log=log_of("call"),
-    )  # fmt: skip
+    request = None
+    if reader.operations is not None:
+        request = reader.operations.parse(path, b"alt=sse" if stream else b"", body)
+    log = log_of("call")
+    return make_call(body, reader, path=path, request=request, prompt_tokens=10, log=log)
 
 
 def events(*texts: str, reason: str = "stop", tokens: int | None = 40) -> list[StreamEvent]:
