@@ -13,7 +13,6 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.reading import FrameReader
 from headstart.middleware.shaping.answer_length import LimitAnswers
 from headstart.policies.output.answer_limits import ENOUGH, LengthKey, Lengths
-from headstart.reply import Transcript
 from headstart.settings import OutputSettings
 from headstart.types import (
     Call,
@@ -26,6 +25,7 @@ from headstart.types import (
     UsageReported,
 )
 from support.candidates import JSON, SSE, Actor, Step, Targets, log_of, make_call
+from support.events import folded
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
@@ -76,11 +76,8 @@ def frames(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
 
 def body(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
     """Return a whole answer: its bytes come before what they mean."""
-    transcript = Transcript()
-    transcript.feed(said)
-    completion = transcript.completion(7.0)
-    assert completion is not None
-    return [Piece(dialect.render(completion).json("up-1", 7)), Piece(b"", tuple(said))]
+    data = dialect.render(folded(said, 7.0)).json("up-1", 7)
+    return [Piece(data), Piece(b"", tuple(said))]
 
 
 @dataclass
@@ -148,13 +145,7 @@ class Answer:
 
 
 def _completion(said: Any) -> Completion:
-    transcript = Transcript()
-    transcript.feed(said)
-    if not transcript.ended:
-        transcript.feed([Ended()])
-    completion = transcript.completion(7.0)
-    assert completion is not None
-    return completion
+    return folded(said if Ended() in said else (*said, Ended()), 7.0)
 
 
 def site(*answers: list[StreamEvent], stream: bool = True, **options: Any) -> Site:
