@@ -27,11 +27,11 @@ from support.endings import (
     ending,
     frame,
 )
+from support.patience import until
 from support.proxied import CHAT, Proxied, Reply, proxied
 from support.scripted import ScriptedUpstream, lifespan
 from support.serving import serving
 from support.sidecar import PROMPT, REWORDED
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -25,11 +25,11 @@ from headstart.lab.simulator.faults import Status
 from headstart.middleware import shared_flights
 from headstart.policies.routing.measures import UpstreamModel
 from support.nodes import committed
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.redis_server import redis_server, wait_for
 from support.serving import serving
 from support.sidecar import Provider, headers_of, sidecar
-from support.simulated import simulated, until
+from support.simulated import simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import pytest
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.lab.simulator.faults import Status
 from support.learned import make_label
-from support.patience import PATIENCE_S
+from support.patience import until
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ async def learned(running: Sidecar, count: int) -> None:
     hit_decider = running.parts[0].hit_decider
     assert hit_decider is not None
     domains = hit_decider.learner.domains
-    async with asyncio.timeout(PATIENCE_S):
-        while domains.get(*domains.names()).labels < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: domains.get(*domains.names()).labels >= count)
 
 
 def always(mode: str = "background") -> dict[str, Any]:

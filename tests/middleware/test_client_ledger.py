@@ -29,6 +29,7 @@ from headstart.settings import ClientLimits
 from support import booked
 from support.candidates import make_call
 from support.fakes import Recorder
+from support.patience import until
 from support.stores import Clock
 
 if TYPE_CHECKING:
@@ -85,9 +86,7 @@ class Running:
         return {each.limit: each.used for each in await self.ledger.uses()}
 
     async def settled(self) -> None:
-        with anyio.fail_after(60):
-            while self.ledger._settling is not None:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.ledger._settling is None)
 
 
 @asynccontextmanager

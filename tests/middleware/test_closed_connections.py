@@ -16,9 +16,8 @@ from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
 from headstart.sockets import NameLookups
 from support.candidates import make_call
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.proxied import proxied
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -29,10 +29,11 @@ from headstart.types import Call, RawResponse
 from support import fakes
 from support.candidates import make_call
 from support.entries import entry
+from support.patience import until
 from support.proxied import proxied
 from support.scripted_messages import ScriptedMessages
 from support.sidecar import PROMPT, sidecar
-from support.simulated import chat, until
+from support.simulated import chat
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,7 +15,7 @@ from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import READ_BYTES
 from headstart.settings import UpstreamSettings
 from support.candidates import make_call
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -215,9 +215,7 @@ async def test_a_warmed_connection_with_more_on_it_is_not_used() -> None:
         upstream._open()
         upstream._keep_warm()
         await peer.sent.wait()
-        async with asyncio.timeout(PATIENCE_S):
-            while supervisor.running:
-                await asyncio.sleep(0.001)
+        await until(lambda: not supervisor.running)
         assert [await ask(upstream, f"/{number}") for number in range(3)] == OWN
         await upstream.aclose()
     await supervisor.aclose()
