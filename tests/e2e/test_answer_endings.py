@@ -116,9 +116,6 @@ def paid(row: Served) -> tuple[Any, ...]:
     return (row.error, row.status, row.stored, row.prompt_tokens, row.completion_tokens)
 
 
-BOOKED = (None, 200, True, *TOKENS)
-
-
 def cases(endings: dict[str, Ending]) -> pytest.MarkDecorator:
     """Every ending of every provider for one client, and some for the other clients."""
     some = {name: endings[name] for name in ("2 ms", "never")}
