@@ -249,7 +249,7 @@ def _learn(
     measures.first(keys[index], PROMPT, ttft_s, at - decoding_s)
     measures.speed(keys[index], tokens, decoding_s, at)
     measures.length(route, tokens, at)
-    measures.ended(keys[index], at)
+    measures.ended(keys[index])
 
 
 def _mean_s(provider: Provider, tokens: int) -> float:

@@ -285,11 +285,6 @@ class AttemptLog:
             attempt = _ruled(attempt, ruling)
         self.rows.append(_Row(self, attempt, cost_of, settle))
 
-    @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        """The attempts that were not taken yet."""
-        return tuple([row.attempt for row in self.rows])
-
     def take(self) -> tuple[Attempt, ...]:
         """Return the attempts that were not taken yet.
 

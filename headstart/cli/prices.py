@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from headstart.cli.options import FILE, OLD_FILE, argument, command, flag, option
 from headstart.config.providers import BookPrice, model_table, providers
@@ -30,7 +30,6 @@ PER_MILLION = 1e6
 _TEXT_MODES = frozenset({"chat", "responses", "completion", "embedding"})
 """The modes of LiteLLM for models that are billed by text tokens."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_FIELDS = BookPrice.__struct_fields__
 
 
 class ImportedPrices(NamedTuple):
@@ -268,8 +267,7 @@ def _quoted(key: str) -> str:
 
 
 def _inline(price: BookPrice) -> str:
-    fields = {name: getattr(price, name) for name in _FIELDS}
-    known = {n: v for n, v in fields.items() if v is not None and v is not False}
+    known = {n: v for n, v in asdict(price).items() if v is not None and v is not False}
     if not price.per_request:
         known.pop("per_request")
     pairs = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in known.items())

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import signal
 import sys
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
 import uvicorn
 
@@ -132,23 +132,6 @@ class Acceptor:
             self._count()
 
 
-class ConnectionShare(NamedTuple):
-    """A worker's place among the workers, in memory that all of them see."""
-
-    counts: memoryview
-    place: int
-
-    def accept(
-        self,
-        listening: socket.socket,
-        *,
-        open_now: Callable[[], int],
-        make: Callable[[], asyncio.Protocol],
-    ) -> Acceptor:
-        """Begin to accept. ``open_now`` and ``make`` are those of ``Acceptor``."""
-        return Acceptor(listening, self.counts, self.place, open_now=open_now, make=make)
-
-
 class SidecarServer(DrainingServer):
     """A uvicorn for one sidecar. ``run`` returns when the server has stopped.
 
@@ -164,7 +147,7 @@ class SidecarServer(DrainingServer):
         log_level: str,
         on_start: Callable[[SidecarServer], Awaitable[None]],
         on_drain: Callable[[ServerSettings], object],
-        share: ConnectionShare | None = None,
+        accept: Callable[..., Acceptor] | None = None,
     ) -> None:
         class Protocol(BoundedHeadProtocol):
             """The limits of this server."""
@@ -198,7 +181,7 @@ class SidecarServer(DrainingServer):
         self._sidecar = sidecar
         self._listening = listening
         self._on_start = on_start
-        self._share = share
+        self._accept = accept
         self._protocol = Protocol
         self._acceptor: Acceptor | None = None
         self._failure: HeadstartError | None = None
@@ -237,9 +220,9 @@ class SidecarServer(DrainingServer):
             self.should_exit = True
             return
         settle_memory()
-        await super().startup(sockets if self._share is None else [])
-        if self._share is not None:
-            self._acceptor = self._share.accept(
+        await super().startup(sockets if self._accept is None else [])
+        if self._accept is not None:
+            self._acceptor = self._accept(
                 self._listening,
                 open_now=lambda: len(self.server_state.connections),
                 make=self._connection,

@@ -13,12 +13,13 @@ import mmap
 import os
 import signal
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from headstart.cli.sidecar_server import ConnectionShare, SidecarServer, end_process
+from headstart.cli.sidecar_server import Acceptor, SidecarServer, end_process
 from headstart.cli.worker_channel import Channel, ParentLink, WorkerExchange
 from headstart.cli.workers import WorkerTask, connection_counts, lease_table, share_of
 from headstart.errors import ConfigError, HeadstartError
@@ -50,18 +51,16 @@ class WorkerSide:
             exchange=self._exchange,
         )
         self._sidecar = Sidecar(self._own(task.settings), lasting)
-        self._server = SidecarServer(
+        self.server = SidecarServer(
             self._sidecar,
             socket.socket(fileno=task.listening),
             log_level=task.log_level,
             on_start=self._announce,
             on_drain=lambda _: None,
-            share=ConnectionShare(connection_counts(task.shared, task.count), task.index),
+            accept=partial(
+                Acceptor, counts=connection_counts(task.shared, task.count), index=task.index
+            ),
         )
-
-    def run(self) -> None:
-        """Serve until a signal ends it. Raises HeadstartError when it cannot start."""
-        self._server.run()
 
     def _own(self, settings: Settings) -> Settings:
         return share_of(settings, self._task.index, self._task.count)
@@ -101,7 +100,7 @@ class WorkerSide:
             self._states.learn(payload)
         if kind == "replace":
             settings = msgspec.msgpack.decode(payload, type=Settings)
-            await self._server.replace(self._own(settings))
+            await self.server.replace(self._own(settings))
         return b""
 
     def _exchange(self, store: Store) -> WorkerExchange:
@@ -134,7 +133,7 @@ def main() -> None:
     # uvicorn sends the signal once more after a whole shutdown.
     signal.signal(signal.SIGINT, end_process)
     try:
-        WorkerSide(task).run()
+        WorkerSide(task).server.run()
     except HeadstartError as error:
         click.echo(f"headstart: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -224,8 +224,13 @@ class WorkerExchange:
 
     async def send(self, address: str, message: bytes) -> bool:
         """Send a message, and wait until its worker has it."""
+        if self._link.channel is None:
+            raise StoreError("the parent process has ended")
         payload = msgspec.msgpack.encode(ExchangeMessage(address, message))
-        return bool(await self._ask("send", payload))
+        try:
+            return bool(await self._link.channel.ask("send", payload))
+        except HeadstartError as error:
+            raise StoreError(f"the parent process failed: {error}") from error
 
     async def messages(self) -> AsyncGenerator[bytes]:
         """Yield the messages. Raises StoreError when the parent process has ended."""
@@ -238,15 +243,6 @@ class WorkerExchange:
         finally:
             del self._link.inboxes[self.address]
         raise StoreError("the parent process has ended")
-
-    async def _ask(self, kind: str, payload: bytes) -> bytes:
-        channel = self._link.channel
-        if channel is None:
-            raise StoreError("the parent process has ended")
-        try:
-            return await channel.ask(kind, payload)
-        except HeadstartError as error:
-            raise StoreError(f"the parent process failed: {error}") from error
 
 
 _LENGTH_BYTES = 4

@@ -105,7 +105,7 @@ def find(text: str, query: str) -> str:
     (``selection.rank``).
     """
     spans = list(_units(text))
-    chosen = _fitting(text, spans, query, MOST_FOUND_CHARS)
+    chosen = _fitting(text, spans, query)
     if not chosen:
         return f"Nothing in this text fits {query!r}. Try other words, or no query."
     return _written(text, spans, chosen)
@@ -124,7 +124,7 @@ def _written(text: str, spans: Sequence[tuple[int, int]], chosen: set[int]) -> s
     return "\n".join(written)
 
 
-def _fitting(text: str, spans: Sequence[tuple[int, int]], query: str, most: int) -> set[int]:
+def _fitting(text: str, spans: Sequence[tuple[int, int]], query: str) -> set[int]:
     """Return the numbers of the lines that fit a query, with those around them."""
     scores = _scores(text, spans, query)
     chosen: set[int] = set()
@@ -135,7 +135,7 @@ def _fitting(text: str, spans: Sequence[tuple[int, int]], query: str, most: int)
         around = range(max(0, best - _AROUND), min(len(spans), best + _AROUND + 1))
         news = [number for number in around if number not in chosen]
         size += sum(spans[number][1] - spans[number][0] for number in news)
-        if chosen and size > most:
+        if chosen and size > MOST_FOUND_CHARS:
             break
         chosen.update(news)
     return chosen

@@ -236,8 +236,7 @@ def _judge_problems(judge: JudgeSettings, upstreams: Sequence[UpstreamSettings])
                 f"cache.judge.upstream: {upstream.name!r} does not speak OpenAI's dialect, which "
                 "calls to the judge use; name another upstream"
             )
-        host = urlsplit(upstream.base_url).hostname or ""
-        if not upstream.has_own_key and not is_loopback_host(host):
+        if not upstream.has_own_key and not is_loopback_host(host_of(upstream.base_url)):
             yield (
                 f"cache.judge.upstream: {upstream.name!r} has no key of its own, and callers' "
                 "keys are never used for judging; set its api_key_env"

@@ -116,12 +116,9 @@ class ModelTable:
 
     def weights(self, model: str, provider: str | None = None) -> Weights | None:
         """Return the weights with a name at a provider, or with None at any provider."""
-        if provider is not None:
-            for each in self._models:
-                if each.at.get(provider) == model:
-                    return each
-            return None
-        return self._by_name.get(model)
+        if provider is None:
+            return self._by_name.get(model)
+        return next((each for each in self._models if each.at.get(provider) == model), None)
 
     def real_name(self, model: str, provider: str) -> str | None:
         """Return a provider's name for a model; ``model`` is any of the model's names."""
@@ -273,10 +270,8 @@ def price_at(upstream: UpstreamSettings, model: str) -> PriceSettings | None:
 
 def _times(price: PriceSettings, factor: float) -> PriceSettings:
     """Return a price with every number multiplied."""
-    fields: dict[str, Any] = {
-        name: getattr(price, name) for name in PriceSettings.__struct_fields__
-    }
-    return PriceSettings(**{n: v and v * factor for n, v in fields.items()})
+    names = PriceSettings.__struct_fields__
+    return PriceSettings(**{n: (v := getattr(price, n)) and v * factor for n in names})
 
 
 def context_at(upstream: UpstreamSettings, model: str) -> int | None:

@@ -609,9 +609,7 @@ def _write_reasoning(
         return {"type": "disabled"}, None
     if quirks.thinking == "budget":
         return _budgeted(asked, wish, losses), None
-    effort = wish.effort
-    if effort is None and wish.budget_tokens is not None:
-        effort = effort_of(wish.budget_tokens)
+    effort = effort_of(wish)
     if effort is not None and effort not in _EFFORTS:
         losses.drop("reasoning_effort")
         return {}, None

@@ -553,9 +553,7 @@ def _messages(asked: CanonicalRequest, losses: TranslationLosses) -> tuple[_Bloc
     system: _Blocks = []
     turns: list[tuple[str, _Blocks]] = []
     for message in asked.messages:
-        if message.name is not None:
-            losses.drop("name")
-        losses.drop_filled(message.extra)
+        losses.drop_beside(message)
         blocks = [block for part in message.parts for block in _blocks(part, losses)]
         if message.role in ("system", "developer"):
             system += blocks

@@ -310,9 +310,7 @@ def _tool_choice(choice: ToolChoice | None) -> dict[str, str]:
 
 def _message(message: Message, losses: TranslationLosses) -> Iterator[dict[str, Any]]:
     """Yield the messages for this one. Each tool result becomes a message."""
-    if message.name is not None:
-        losses.drop("name")
-    losses.drop_filled(message.extra)
+    losses.drop_beside(message)
     if message.role == "tool":
         for part in message.parts:
             if isinstance(part, ResultPart):

@@ -476,18 +476,14 @@ def thinking_config(
         **({} if shown is None else {"includeThoughts": shown}),
     }
     if version >= (3, 0):
-        config |= _thinking_level(wish, effort, losses)
+        config |= _thinking_level(effort or effort_of(wish), losses)
     else:
         config |= _thinking_budget(wish, effort, model)
     return config or None
 
 
-def _thinking_level(
-    wish: ReasoningOptions, effort: str | None, losses: TranslationLosses
-) -> dict[str, Any]:
+def _thinking_level(effort: str | None, losses: TranslationLosses) -> dict[str, Any]:
     """Return the wish as Gemini 3 takes it: a level."""
-    if effort is None and wish.budget_tokens is not None:
-        effort = effort_of(wish.budget_tokens)
     if effort is not None and effort not in _LEVELS:
         losses.drop("reasoning_effort")
     return {"thinkingLevel": _LEVELS[effort]} if effort in _LEVELS else {}
@@ -535,9 +531,7 @@ class ContentWriter:
         system: _Parts = []
         contents: _Parts = []
         for message in messages:
-            if message.name is not None:
-                self._losses.drop("name")
-            self._losses.drop_filled(message.extra)
+            self._losses.drop_beside(message)
             parts = self._message(message)
             role = "model" if message.role == "assistant" else "user"
             if message.role in ("system", "developer"):

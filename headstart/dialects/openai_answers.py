@@ -42,7 +42,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from headstart.errors import HeadstartError
     from headstart.types import Choice, Completion, StreamEvent
@@ -413,7 +413,9 @@ def read_error(document: Mapping[str, Any], status: int | None) -> ErrorReported
     return ErrorReported(message=str(message), code=str(code) if code else None, status=status)
 
 
-def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
+def decode_body(
+    status: int, body: bytes, decoder: Callable[[], JSONDecoder] = ChatDecoder
+) -> tuple[StreamEvent, ...]:
     """Read a whole answer: its events and Ended, or ErrorReported alone."""
     document = decode_document(body)
     if isinstance(document, list) and document:
@@ -424,7 +426,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
         return (unreadable("the answer is not a JSON object"),)
     if not document.get("error") and not isinstance(document.get("choices"), list):
         return (unreadable("the answer has no choices"),)
-    return ChatDecoder().read_whole((document,))
+    return decoder().read_whole((document,))
 
 
 def _read_names(chunk: dict[str, Any], events: list[StreamEvent]) -> None:

@@ -17,12 +17,10 @@ from headstart.dialects.dialect import (
     JSONDecoder,
     KeyForm,
     Rendered,
-    decode_document,
     field_uses,
     split_text,
-    unreadable,
 )
-from headstart.dialects.openai_answers import ChatDecoder, error_body, error_frame, read_error
+from headstart.dialects.openai_answers import ChatDecoder, decode_body, error_body, error_frame
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_requests import add_usage
 from headstart.dialects.request_form import RequestForm
@@ -173,26 +171,16 @@ def _as_chat(choice: Any) -> Any:
     return {**rest, "delta": {"content": choice.get("text")}}
 
 
-def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
-    """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    document = decode_document(body)
-    if status >= 400:
-        return (read_error(document if isinstance(document, dict) else {}, status),)
-    if not isinstance(document, dict):
-        return (unreadable("the answer is not a JSON object"),)
-    if not document.get("error") and not isinstance(document.get("choices"), list):
-        return (unreadable("the answer has no choices"),)
-    return CompletionsDecoder().read_whole((document,))
-
-
 def _no_encoder(id: str, created: int, *, include_usage: bool) -> EventEncoder:
     """Raise: nothing edits or continues these streams. A stored one is replayed whole."""
     raise NotImplementedError
 
 
-def _named(model: str | None, fingerprint: str | None) -> dict[str, Any]:
-    named = {"model": model, "system_fingerprint": fingerprint}
-    return {name: value for name, value in named.items() if value}
+def _names(completion: Completion) -> dict[str, Any]:
+    named = {"model": completion.model}
+    if completion.fingerprint:
+        named["system_fingerprint"] = completion.fingerprint
+    return named
 
 
 def _logprobs(kept: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -220,8 +208,8 @@ def _document_head(id: str, created: int) -> bytes:
 
 def _document(completion: Completion) -> dict[str, Any]:
     usage = {} if completion.usage is None else {"usage": completion.usage}
-    names = {"model": completion.model, **_named(None, completion.fingerprint)}
-    return {**names, "choices": list(map(_choice, completion.choices)), **usage, **completion.extra}
+    choices = list(map(_choice, completion.choices))
+    return {**_names(completion), "choices": choices, **usage, **completion.extra}
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
@@ -236,8 +224,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
 
 def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays."""
-    names = {"model": completion.model, **_named(None, completion.fingerprint)}
-    members = _encode(names)[1:-1]
+    members = _encode(_names(completion))[1:-1]
     chunks = [*_chunks(completion)]
     usage = [{"choices": [], "usage": completion.usage}] if completion.usage is not None else []
     return Rendered(
@@ -318,7 +305,7 @@ OPENAI_COMPLETIONS = Dialect(
     tokens=OPENAI_CHAT.tokens,
     usage=OPENAI_CHAT.usage,
     decoder=CompletionsDecoder,
-    decode_body=decode_body,
+    decode_body=partial(decode_body, decoder=CompletionsDecoder),
     encoder=_no_encoder,
     write_body=write_body,
     render=render,

@@ -655,7 +655,4 @@ def _write_reasoning(asked: CanonicalRequest, losses: TranslationLosses) -> dict
     if wish.enabled is False:
         losses.drop("thinking")
         return {}
-    effort = wish.effort
-    if effort is None and wish.budget_tokens is not None:
-        effort = effort_of(wish.budget_tokens)
-    return {"reasoning_effort": effort}
+    return {"reasoning_effort": effort_of(wish)}

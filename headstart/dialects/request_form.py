@@ -559,12 +559,12 @@ def _alternatives(choice: Choice) -> int:
     tokens = (choice.logprobs or {}).get("content")
     if not isinstance(tokens, list):
         return -1
-    return max((len(_list(token, "top_logprobs")) for token in tokens), default=0)
+    return max(map(_count_alternatives, tokens), default=0)
 
 
-def _list(fields: object, name: str) -> list[Any]:
-    found = fields.get(name) if isinstance(fields, dict) else None
-    return found if isinstance(found, list) else []
+def _count_alternatives(token: object) -> int:
+    found = token.get("top_logprobs") if isinstance(token, dict) else None
+    return len(found) if isinstance(found, list) else 0
 
 
 # --- marks for the provider's prompt cache --------------------------------------------------------

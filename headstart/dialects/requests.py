@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Message,
         MessagePart,
         Quirks,
+        ReasoningOptions,
         ReasoningPart,
     )
     from headstart.types import ChatRequest
@@ -476,6 +477,10 @@ class TranslationLosses:
         """Leave out fields, as ``drop`` does. Fields without a value are not named or refused."""
         self.drop(*(name for name, value in fields.items() if _says_something(value)))
 
+    def drop_beside(self, message: Message) -> None:
+        """Leave out what a message has beside its role and parts."""
+        self.drop_filled({"name": message.name, **message.extra})
+
     def carried(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the extra fields if the target is the source's dialect; otherwise drop them."""
         if self.own:
@@ -590,9 +595,12 @@ def budget_of(effort: str) -> int:
     return _BUDGETS.get(effort, _BUDGETS["xhigh"])
 
 
-def effort_of(budget_tokens: int) -> str:
-    """Return the least effort, from ``low`` to ``high``, that covers a budget."""
-    return next((name for name in ("low", "medium") if budget_tokens <= _BUDGETS[name]), "high")
+def effort_of(wish: ReasoningOptions) -> str | None:
+    """Return the effort; for a budget the least one, from ``low`` to ``high``, that covers it."""
+    budget = wish.budget_tokens
+    if wish.effort is not None or budget is None:
+        return wish.effort
+    return next((name for name in ("low", "medium") if budget <= _BUDGETS[name]), "high")
 
 
 def forces_tool(asked: CanonicalRequest) -> bool:

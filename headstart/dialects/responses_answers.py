@@ -379,10 +379,6 @@ class ResponsesDecoder(JSONDecoder):
             return self._delta("output_text", *_place(event, "content_index"), event, "delta")
         return tuple(self._read(event, name))
 
-    def read_item(self, index: int, item: dict[str, Any]) -> Iterator[StreamEvent]:
-        """Yield the events of a whole item of the output. Raises MalformedAnswerError."""
-        return self._end_item(index, item)
-
     def read_response(self, response: dict[str, Any]) -> tuple[StreamEvent, ...]:
         """Return the events of a whole answer. Raises MalformedAnswerError."""
         return tuple(self._end(response))
@@ -396,7 +392,7 @@ class ResponsesDecoder(JSONDecoder):
             yield from self._begin_item(*_item(event))
         elif kind == "response.output_item.done":
             self._items_ended += 1
-            yield from self._end_item(*_item(event))
+            yield from self.read_item(*_item(event))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             yield from self._end(as_object(event.get("response"), "the response"))
         elif kind == "error" or (kind is None and name == b"error"):
@@ -474,7 +470,8 @@ class ResponsesDecoder(JSONDecoder):
             yield _foreign(index, item.get("type"))
             yield _frame(index, item)
 
-    def _end_item(self, index: int, item: dict[str, Any]) -> Iterator[StreamEvent]:
+    def read_item(self, index: int, item: dict[str, Any]) -> Iterator[StreamEvent]:
+        """Yield the events of a whole item of the output. Raises MalformedAnswerError."""
         if index not in self._begun:
             yield from self._begin_item(index, item)
         self._done.add(index)
@@ -510,7 +507,7 @@ class ResponsesDecoder(JSONDecoder):
         left = output if output and self._items_ended < len(output) else ()
         for index, item in enumerate(left):
             if index not in self._done:
-                yield from self._end_item(index, as_object(item, "an item of the output"))
+                yield from self.read_item(index, as_object(item, "an item of the output"))
         known = self._fields or {}
         if news := {
             name: value

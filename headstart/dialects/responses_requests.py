@@ -407,9 +407,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
 
 def _write_message(message: Message, losses: TranslationLosses) -> Iterator[dict[str, Any]]:
     """Yield the items for a message. Calls, results and texts become separate items."""
-    if message.name is not None:
-        losses.drop("name")
-    losses.drop_filled(message.extra)
+    losses.drop_beside(message)
     said: list[MessagePart] = []
     for part in message.parts:
         if isinstance(part, ReasoningPart):
@@ -547,10 +545,7 @@ def _write_reasoning(
     if wish.enabled is False:
         losses.drop("thinking")
         return None
-    effort = wish.effort
-    if effort is None and wish.budget_tokens is not None:
-        effort = effort_of(wish.budget_tokens)
-    wanted = {"effort": effort, SUMMARY: "auto" if _shows(wish) else None}
+    wanted = {"effort": effort_of(wish), SUMMARY: "auto" if _shows(wish) else None}
     return filled(wanted) or None
 
 

@@ -20,7 +20,7 @@ from headstart.errors import EncoderError
 from headstart.observe import Encoded, Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from headstart.decisions import Encoding
     from headstart.interfaces import Encoder
@@ -446,7 +446,7 @@ class FairQueue(Generic[J]):
 
     def clear(self) -> list[J]:
         """Take out all jobs."""
-        jobs = [job for jobs in self._jobs.values() for job in jobs.all()]
+        jobs = [job for jobs in self._jobs.values() for job in jobs.values()]
         self._jobs.clear()
         self._length = 0
         return jobs
@@ -460,29 +460,20 @@ class FairQueue(Generic[J]):
         return job
 
 
-class _JobsByPriority(Generic[J]):
+class _JobsByPriority(dict[str, J]):
     """One tenant's jobs by text. The highest priority is first; among equals, the oldest job."""
 
     def __init__(self) -> None:
-        self._by_text: dict[str, J] = {}
+        super().__init__()
         self._heap: list[tuple[float, int, J]] = []
         """It may hold jobs that have been taken out: ``first`` drops them."""
         self._numbers = itertools.count()
 
-    def __len__(self) -> int:
-        return len(self._by_text)
-
-    def all(self) -> Collection[J]:
-        return self._by_text.values()
-
-    def get(self, text: str) -> J | None:
-        return self._by_text.get(text)
-
     def add(self, job: J) -> None:
-        if len(self._heap) > 2 * len(self._by_text) + 16:
+        if len(self._heap) > 2 * len(self) + 16:
             self._heap = [each for each in self._heap if self._has(each[2])]
             heapq.heapify(self._heap)
-        self._by_text[job.text] = job
+        self[job.text] = job
         heapq.heappush(self._heap, (-job.priority, next(self._numbers), job))
 
     def first(self) -> J:
@@ -490,11 +481,8 @@ class _JobsByPriority(Generic[J]):
             heapq.heappop(self._heap)
         return job
 
-    def pop(self, text: str) -> J:
-        return self._by_text.pop(text)
-
     def _has(self, job: J) -> bool:
-        return self._by_text.get(job.text) is job
+        return self.get(job.text) is job
 
 
 class _TenantTime(NamedTuple):

@@ -418,29 +418,21 @@ class DraftDecision(Frozen):
 
     accept: bool
     reason: str
-    """``confident``, ``unsure``, ``unjudged`` or the veto."""
-    confidence: float | None = None
-    """Calibrated probability that the draft is good."""
+    """``confident``, ``unsure``, ``unjudged``, ``passed`` or a veto."""
 
 
 def decide_draft(
-    veto: str | None,
-    score: Score | None,
-    calibration: Calibration | None,
-    min_confidence: float,
+    score: Score | None, calibration: Calibration | None, min_confidence: float
 ) -> DraftDecision:
-    """Accept a draft that no judge vetoes and that is good with ``min_confidence``.
+    """Accept a draft that is good with ``min_confidence``.
 
     ``calibration`` belongs to the basis of the score. A draft that cannot be judged is escalated.
     """
-    if veto is not None:
-        return DraftDecision(accept=False, reason=veto)
     if score is None or calibration is None:
         return DraftDecision(accept=False, reason="unjudged")
-    confidence = calibration.probability(score.value)
-    if confidence >= min_confidence:
-        return DraftDecision(accept=True, reason="confident", confidence=confidence)
-    return DraftDecision(accept=False, reason="unsure", confidence=confidence)
+    if calibration.probability(score.value) >= min_confidence:
+        return DraftDecision(accept=True, reason="confident")
+    return DraftDecision(accept=False, reason="unsure")
 
 
 def start_both(prompt: Score | None, acceptance: Calibration | None) -> bool:

@@ -225,8 +225,7 @@ class CallTally:
         self._roles: Counter[str] = Counter()
         self._columns = Columns()
         self._tokens = 0
-        self._usd = 0.0
-        self._priced = False
+        self._usd: float | None = None
         self._estimated = 0
 
     def add(self, attempt: Attempt) -> None:
@@ -237,8 +236,7 @@ class CallTally:
         self._tokens += attempt.completion_tokens
         self._estimated += attempt.estimated
         if attempt.cost_usd is not None:
-            self._priced = True
-            self._usd += attempt.cost_usd
+            self._usd = (self._usd or 0.0) + attempt.cost_usd
 
     def calls(self, name: str) -> CallStats:
         """Return the sums under a name."""
@@ -254,7 +252,7 @@ class CallTally:
             ttft=quantiles(self._columns["ttft_s"]),
             tokens_per_s=quantile(speeds, 0.5) if speeds else None,
             completion_tokens=self._tokens,
-            usd=self._usd if self._priced else None,
+            usd=self._usd,
             estimated=self._estimated,
         )
 
@@ -287,9 +285,7 @@ class CallAccounts:
 
     def _add_shaped(self, shaped: ShapingEffect) -> None:
         kind = shaped.kind
-        sums = self._shaped.get(kind) or ReshapedTokens(
-            kind=kind, requests=0, tokens_before=0, tokens_after=0
-        )
+        sums = self._shaped.get(kind, ReshapedTokens(kind=kind))
         self._shaped[kind] = ReshapedTokens(
             kind=kind,
             requests=sums.requests + 1,

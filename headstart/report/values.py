@@ -147,9 +147,9 @@ class ReshapedTokens(ReportValue):
     """The changes of prompts and answers of one kind, in tokens."""
 
     kind: str
-    requests: int
-    tokens_before: int
-    tokens_after: int
+    requests: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
     saved_usd: float = 0.0
     """The savings of the provider's prompt cache; 0 for other kinds."""
 

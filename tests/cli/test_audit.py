@@ -14,8 +14,8 @@ from headstart.__main__ import main
 from headstart.decisions import LabelSource, Outcome
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning.certificates import WORDS
-from headstart.observe import Served
 from support.administered import CHATGPT, REWORDED
+from support.booked import served
 from support.learned import make_label
 from support.remote import remote
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.decisions import Label
+    from headstart.observe import Served
 
 NOW = time.time()  # noqa: TID251 - the command compares with the real clock
 DAY_S = 86400.0
@@ -38,13 +39,8 @@ def audit_labels(right: int, wrong: int, *, age_s: float = 0.0, first: int = 0) 
 
 
 def hits(count: int) -> list[Served]:
-    return [
-        Served(
-            id=str(number), at=NOW, endpoint="chat", outcome=Outcome.SEMANTIC, status=200,
-            stream=False, total_s=0.01, domain="d",
-        )
-        for number in range(count)
-    ]  # fmt: skip
+    usual = {"at": NOW, "endpoint": "chat", "domain": "d"}
+    return [served(Outcome.SEMANTIC, id=str(n), **usual) for n in range(count)]
 
 
 async def fill(url: str, labels: Iterable[Label], booked: Iterable[Served] = ()) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.attempts import AttemptOutcome
 from headstart.cli.batch import INTERRUPTED, BatchSummary, summary_text
 from headstart.errors import Overloaded
 from headstart.lab.simulator import Simulator
@@ -22,7 +22,7 @@ from headstart.middleware.batches.run import LOOKUPS, MOST_TRIES, BatchBooks, Ba
 from headstart.middleware.concurrency import ConcurrencyLimit
 from headstart.middleware.respond import send_whole
 from headstart.policies.routing.schedule import MOST_REFUSED_ROUNDS
-from support.booked import served
+from support.booked import attempt, served
 from support.command import COMMAND, run
 from support.serving import serving_in_thread
 
@@ -255,10 +255,8 @@ class ScriptedGateway:
         finally:
             self._open -= 1
         at = time.time() - took_s  # noqa: TID251 - the books have Unix seconds
-        call = Attempt(
-            upstream="u", model="m", role=AttemptRole.FIRST, at=at, total_s=took_s,
-            outcome=AttemptOutcome.WON if status == 200 else AttemptOutcome.FAILED, status=status,
-        )  # fmt: skip
+        outcome = AttemptOutcome.WON if status == 200 else AttemptOutcome.FAILED
+        call = attempt(outcome, upstream="u", at=at, total_s=took_s, status=status)
         id = str(len(self.asked))
         self.books.notify(served(id=id, status=status, total_s=took_s, attempts=(call,)))
         headers = {**headers, b"x-headstart-request-id": id.encode()}

@@ -13,9 +13,8 @@ from rich.console import Console
 
 from headstart.__main__ import main
 from headstart.cli.explain import print_explained
-from headstart.decisions import Outcome
-from headstart.observe import Served
 from support.administered import CHATGPT, NEGATED, REWORDED
+from support.booked import served
 from support.remote import remote
 
 if TYPE_CHECKING:
@@ -153,21 +152,15 @@ def test_the_address_is_that_of_the_configuration(
 
 def test_a_stream_that_broke_off_names_the_error_beside_its_status() -> None:
     shown = io.StringIO()
-    broken = Served(
-        id="r", at=0.0, endpoint="chat", outcome=Outcome.MISS, status=200, stream=True,
-        total_s=0.5, model="m", error="upstream_timeout",
-    )  # fmt: skip
+    broken = served(total_s=0.5, error="upstream_timeout")
     print_explained(Console(file=shown, width=200), broken, None)
     assert "miss, status 200 (upstream_timeout), model m, 500.0 ms" in shown.getvalue()
 
 
 def test_an_answer_that_is_not_stored_says_why() -> None:
     shown = io.StringIO()
-    served = Served(
-        id="r", at=0.0, endpoint="/ask", outcome=Outcome.MISS, status=200, stream=True,
-        total_s=0.5, not_stored="set-cookie",
-    )  # fmt: skip
-    print_explained(Console(file=shown, width=200), served, None)
+    row = served(not_stored="set-cookie")
+    print_explained(Console(file=shown, width=200), row, None)
     assert "the answer is not stored: set-cookie" in shown.getvalue()
 
 
@@ -183,12 +176,9 @@ def test_an_answer_that_is_not_stored_says_why() -> None:
 def test_a_miss_that_no_rule_judged_has_its_reason_in_words(
     reason: str, similarity: float | None, said: str
 ) -> None:
-    served = Served(
-        id="r", at=0.0, endpoint="chat", outcome=Outcome.MISS, status=200, stream=False,
-        total_s=1.0, reason=reason, similarity=similarity,
-    )  # fmt: skip
+    row = served(reason=reason, similarity=similarity)
     shown = io.StringIO()
-    print_explained(Console(file=shown, width=200), served, None)
+    print_explained(Console(file=shown, width=200), row, None)
     assert f"No neighbour was judged by the learned rule: {said}" in shown.getvalue()
 
 

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from headstart.__main__ import main
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.cli.data_sources import existing_store
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Served
 from headstart.policies.callers import spending
 from headstart.settings import ClientLimits
+from support.booked import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -262,13 +262,10 @@ def test_a_machine_by_the_hour_has_its_own_section(
         '[[upstream]]\nname = "gpu"\nbase_url = "http://10.0.0.5:8000/v1"\nprice_per_hour = 3.6\n'
         "price.default = { input_per_million = 0.0, output_per_million = 10.0 }\n"
     )
-    attempt = Attempt(
-        upstream="gpu", model="m", role=AttemptRole.FIRST, outcome=AttemptOutcome.WON, at=0.0,
-        total_s=1.0, completion_tokens=1000, cost_usd=0.0,
-    )  # fmt: skip
+    call = attempt(upstream="gpu", completion_tokens=1000, cost_usd=0.0)
     first, last = row(1, Outcome.MISS), row(2, Outcome.MISS)
     rows = [
-        msgspec.structs.replace(first, at=0.0, attempts=(attempt,)),
+        msgspec.structs.replace(first, at=0.0, attempts=(call,)),
         msgspec.structs.replace(last, at=98.0),
     ]
     log.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))

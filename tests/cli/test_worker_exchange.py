@@ -32,8 +32,7 @@ from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import StoreError
 from headstart.types import Lease
 from support.entries import entry, put
-from support.patience import PATIENCE_S
-from support.simulated import until
+from support.patience import PATIENCE_S, until
 from support.stores import Clock
 
 if TYPE_CHECKING:

@@ -40,6 +40,7 @@ from headstart.settings import (
     Settings,
     UpstreamSettings,
 )
+from support.patience import until
 from support.served import Load, Served, ask, headstart, served, stop
 
 if TYPE_CHECKING:
@@ -401,9 +402,7 @@ async def test_the_worker_with_the_fewest_connections_takes_the_next(
             await acceptor.aclose()
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writers.append(writer)
-        async with asyncio.timeout(20):
-            while sum(map(len, made)) < 31:
-                await asyncio.sleep(0.001)
+        await until(lambda: sum(map(len, made)) >= 31)
         await acceptors[2].aclose()
         for each in writers:
             each.close()
@@ -432,9 +431,7 @@ async def test_connections_that_cannot_be_accepted_are_told_once(
         full = _FullProcess(fileno=server.dup().detach())
         acceptor = Acceptor(full, counts, 0, open_now=int, make=_Kept)
         with socket.create_connection(server.getsockname()):
-            async with asyncio.timeout(20):
-                while full.asked < 5:
-                    await asyncio.sleep(0.001)
+            await until(lambda: full.asked >= 5)
         await acceptor.aclose()
         full.close()
     assert caplog.text.count("Too many open files") == 1

@@ -132,7 +132,7 @@ async def test_made_up_models_do_not_drive_out_what_was_learned() -> None:
         for number in range(300):
             key = UpstreamModel("sim", f"made up {number}")
             states.measures.began(key, 0.0)
-            states.measures.ended(key, 0.0)
+            states.measures.ended(key)
         assert states.measures.first_token(UpstreamModel("sim", "m"), 10, 0.0).mean_s is not None
 
 

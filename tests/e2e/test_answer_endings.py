@@ -27,11 +27,11 @@ from support.endings import (
     ending,
     frame,
 )
+from support.patience import until
 from support.proxied import CHAT, Proxied, Reply, proxied
 from support.scripted import ScriptedUpstream, lifespan
 from support.serving import serving
 from support.sidecar import PROMPT, REWORDED
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -114,9 +114,6 @@ async def behind(
 
 def paid(row: Served) -> tuple[Any, ...]:
     return (row.error, row.status, row.stored, row.prompt_tokens, row.completion_tokens)
-
-
-BOOKED = (None, 200, True, *TOKENS)
 
 
 def cases(endings: dict[str, Ending]) -> pytest.MarkDecorator:

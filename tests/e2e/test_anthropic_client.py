@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 from headstart.decisions import Outcome
+from headstart.observe import Served
 from support.patience import PATIENCE_S
 from support.proxied import proxied
 from support.scripted_messages import USAGE, ScriptedMessages, event, opening
@@ -124,9 +125,7 @@ async def messages(
 
 
 async def outcomes(proxy: Proxied, count: int) -> list[Outcome]:
-    async with asyncio.timeout(PATIENCE_S):
-        while len(proxy.served) < count:
-            await asyncio.sleep(0.005)
+    await proxy.until(Served, count)
     return [row.outcome for row in proxy.served]
 
 

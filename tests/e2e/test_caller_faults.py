@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from headstart.lab.simulator.faults import Stall, Status
+from support.patience import until
 from support.proxied import CHAT
 from support.sidecar import PROMPT, Provider, Sidecar, headers_of, sidecar
-from support.simulated import chat, until
+from support.simulated import chat
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

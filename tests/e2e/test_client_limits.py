@@ -19,6 +19,7 @@ from google.genai import types as gemini
 
 from headstart.decisions import Outcome
 from headstart.lab.simulator.profiles import ProviderProfile
+from support.patience import until
 from support.redis_server import redis_server
 from support.sidecar import Provider, Sidecar, sidecar
 
@@ -57,9 +58,7 @@ def spent(running: Sidecar, caller: str = "a") -> float:
 async def used(running: Sidecar) -> dict[str, float]:
     ledger = running.parts[0].ledger
     assert ledger is not None
-    with anyio.fail_after(60):
-        while ledger._settling is not None:
-            await anyio.sleep(0.005)
+    await until(lambda: ledger._settling is None)
     return {each.limit: each.used for each in await ledger.uses()}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +15,7 @@ from pydantic import SecretStr
 from headstart.decisions import Outcome
 from headstart.lab.simulator import Oracle
 from headstart.lab.simulator.faults import Cut, ErrorFrame, Status
-from support.patience import PATIENCE_S
+from support.patience import until
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 
 if TYPE_CHECKING:
@@ -281,6 +280,4 @@ async def test_a_client_that_stops_reading_a_stream_cancels_it_upstream() -> Non
             )
             await anext(aiter(stream))
             await stream.close()
-        async with asyncio.timeout(PATIENCE_S):
-            while not gateway.provider.stats.snapshot().cancelled:
-                await asyncio.sleep(0.005)
+        await until(lambda: gateway.provider.stats.snapshot().cancelled)

@@ -10,7 +10,8 @@ import pytest
 
 from headstart.compression.lossless import expand
 from headstart.middleware.shaping import prompt_compression as module
-from support.patience import PATIENCE_S
+from headstart.observe import Served
+from support.patience import until
 from support.prompts import ROWS, chat, messages
 from support.proxied import CHAT, Proxied, Reply, proxied, reply_of
 from support.scripted_messages import ScriptedMessages
@@ -40,9 +41,7 @@ def transforms(reply: Reply) -> set[str]:
 
 async def shaped(proxy: Proxied, count: int = 1) -> ShapingEffect:
     """Return what was booked of the only request that was compressed."""
-    async with asyncio.timeout(PATIENCE_S):
-        while len(proxy.served) < count:
-            await asyncio.sleep(0.005)
+    await proxy.until(Served, count)
     (row,) = [each for served in proxy.served for each in served.shaped]
     return row
 
@@ -121,9 +120,7 @@ async def test_callers_who_allow_different_modes_share_no_call_in_the_air() -> N
         proxy.upstream.head_hold = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(post(proxy, chat(), mode)) for mode in ("safe", "off")]
-            async with asyncio.timeout(PATIENCE_S):
-                while len(proxy.upstream.calls) < 2:
-                    await asyncio.sleep(0.005)
+            await until(lambda: len(proxy.upstream.calls) >= 2)
             proxy.upstream.head_hold.set()
     assert ["compressed:safe" in transforms(each.result()) for each in asked] == [True, False]
 

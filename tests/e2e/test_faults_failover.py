@@ -16,11 +16,11 @@ from headstart.attempts import AttemptOutcome, AttemptRole
 from headstart.lab.simulator import Oracle
 from headstart.lab.simulator.faults import Cut, NoDone, Spell, Stall, Status
 from headstart.lab.simulator.profiles import ProviderProfile
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.proxied import CHAT
 from support.sdks import CLIENTS, Ask
 from support.sidecar import PROMPT, Provider, headers_of, sidecar
-from support.simulated import chat, simulated, until
+from support.simulated import chat, simulated
 
 if TYPE_CHECKING:
     from headstart.observe import Served

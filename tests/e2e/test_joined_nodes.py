@@ -25,11 +25,11 @@ from headstart.lab.simulator.faults import Status
 from headstart.middleware import shared_flights
 from headstart.policies.routing.measures import UpstreamModel
 from support.nodes import committed
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.redis_server import redis_server, wait_for
 from support.serving import serving
 from support.sidecar import Provider, headers_of, sidecar
-from support.simulated import simulated, until
+from support.simulated import simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -91,11 +91,11 @@ class Asking:
     """Requests that wait for their answers."""
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
+        self.tasks = tasks
         self.asked: list[asyncio.Task[Reply]] = []
 
     def ask(self, node: Sidecar, *arguments: Any, **fields: Any) -> asyncio.Task[Reply]:
-        task = self._tasks.create_task(node.ask(*arguments, **fields))
+        task = self.tasks.create_task(node.ask(*arguments, **fields))
         self.asked.append(task)
         return task
 
@@ -104,12 +104,28 @@ class Asking:
             return [await task for task in self.asked]
 
 
+@contextlib.asynccontextmanager
+async def asking_nodes(
+    redis: RedisServer, count: int = 3, **cache: Any
+) -> AsyncIterator[tuple[list[Sidecar], Provider, Asking]]:
+    """Run nodes in front of a provider, to be asked at the same time."""
+    provider = Provider()
+    async with nodes(redis, provider, count, **cache) as found, asyncio.TaskGroup() as tasks:
+        yield found, provider, Asking(tasks)
+
+
+async def check_joined(found: list[Sidecar], joined: int) -> None:
+    """Wait for the books: of the requests, this number shared the answer of one call."""
+    await until(lambda: sum(len(node.served) for node in found) == joined + 1)
+    rows = [row for node in found for row in node.served]
+    assert sorted(row.outcome for row in rows) == [Outcome.JOINED] * joined + [Outcome.MISS]
+    assert sum(len(row.attempts) for row in rows) == 1
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_equal_calls_of_three_nodes_are_one_call(redis: RedisServer, stream: bool) -> None:
-    provider = Provider()
-    async with nodes(redis, provider) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis) as (found, provider, asking):
         provider.open.clear()
-        asking = Asking(tasks)
         for number in range(30):
             asking.ask(found[number % 3], stream=stream)
         await until(lambda: readers(found) == 32)  # two nodes follow the third
@@ -137,12 +153,10 @@ async def test_equal_calls_of_three_nodes_are_one_call(redis: RedisServer, strea
 async def test_a_whole_answer_waits_for_the_stream_of_the_same_answer(
     redis: RedisServer, count: int
 ) -> None:
-    provider = Provider()
-    async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis, count) as (found, provider, asking):
         provider.open.clear()
-        streamed = tasks.create_task(found[0].ask(stream=True))
+        streamed = asking.tasks.create_task(found[0].ask(stream=True))
         await until(lambda: readers(found) == 1)
-        asking = Asking(tasks)
         for _ in range(3):
             asking.ask(found[-1])
         await until(lambda: readers(found) == 5)  # with one reader that waits for all three
@@ -152,10 +166,7 @@ async def test_a_whole_answer_waits_for_the_stream_of_the_same_answer(
         assert len({answer.body for answer in answers}) == 1
         said = json.loads(answers[0].body)["choices"][0]["message"]["content"]
         assert said.encode().split()[-1] in (await streamed).body
-        await until(lambda: sum(len(node.served) for node in found) == 4)
-        rows = [row for node in found for row in node.served]
-        assert sorted(row.outcome for row in rows) == [Outcome.JOINED] * 3 + [Outcome.MISS]
-        assert sum(len(row.attempts) for row in rows) == 1
+        await check_joined(found, 3)
 
 
 def said_in(body: bytes) -> str:
@@ -172,13 +183,8 @@ def said_in(body: bytes) -> str:
 async def test_streams_wait_for_a_whole_answer_if_they_always_shall(
     redis: RedisServer, count: int
 ) -> None:
-    provider = Provider()
-    async with (
-        nodes(redis, provider, count, join_streams="always") as found,
-        asyncio.TaskGroup() as tasks,
-    ):
+    async with asking_nodes(redis, count, join_streams="always") as (found, provider, asking):
         provider.open.clear()
-        asking = Asking(tasks)
         asking.ask(found[0])
         await until(lambda: readers(found) == 1)
         for usage in (False, False, True):
@@ -193,10 +199,7 @@ async def test_streams_wait_for_a_whole_answer_if_they_always_shall(
             assert stream.headers["content-type"].startswith("text/event-stream")
             assert "collapsed; detail=joined" in stream.headers["cache-status"]
         assert [b'"total_tokens":' in stream.body for stream in streams] == [False, False, True]
-        await until(lambda: sum(len(node.served) for node in found) == 4)
-        rows = [row for node in found for row in node.served]
-        assert sorted(row.outcome for row in rows) == [Outcome.JOINED] * 3 + [Outcome.MISS]
-        assert sum(len(row.attempts) for row in rows) == 1
+        await check_joined(found, 3)
 
 
 def teach(found: list[Sidecar], *, first_s: float, tokens: int, tokens_per_s: float) -> None:
@@ -216,14 +219,9 @@ def teach(found: list[Sidecar], *, first_s: float, tokens: int, tokens_per_s: fl
 async def test_a_stream_waits_for_a_whole_answer_that_should_be_there_sooner(
     redis: RedisServer, count: int, setting: str
 ) -> None:
-    provider = Provider()
-    async with (
-        nodes(redis, provider, count, join_streams=setting) as found,
-        asyncio.TaskGroup() as tasks,
-    ):
+    async with asking_nodes(redis, count, join_streams=setting) as (found, provider, asking):
         teach(found, first_s=60.0, tokens=1, tokens_per_s=5000.0)
         provider.open.clear()
-        asking = Asking(tasks)
         asking.ask(found[0])
         await until(lambda: provider.began == 1)
         asking.ask(found[-1], stream=True)
@@ -242,12 +240,10 @@ async def test_a_stream_waits_for_a_whole_answer_that_should_be_there_sooner(
 async def test_a_stream_does_not_wait_for_a_whole_answer_that_takes_longer(
     redis: RedisServer, count: int, known: bool
 ) -> None:
-    provider = Provider()
-    async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis, count) as (found, provider, asking):
         if known:
             teach(found, first_s=0.5, tokens=1000, tokens_per_s=10.0)
         provider.open.clear()
-        asking = Asking(tasks)
         asking.ask(found[0])
         await until(lambda: provider.began == 1)
         asking.ask(found[-1], stream=True)
@@ -262,11 +258,9 @@ async def test_a_stream_does_not_wait_for_a_whole_answer_that_takes_longer(
 async def test_a_stream_waits_no_longer_than_twice_the_time_to_its_own_first_token(
     redis: RedisServer, count: int
 ) -> None:
-    provider = Provider()
-    async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis, count) as (found, provider, asking):
         teach(found, first_s=0.5, tokens=1, tokens_per_s=5000.0)
         provider.open.clear()
-        asking = Asking(tasks)
         asking.ask(found[0])
         await until(lambda: provider.began == 1)
         asking.ask(found[-1], stream=True)
@@ -281,15 +275,10 @@ async def test_a_stream_waits_no_longer_than_twice_the_time_to_its_own_first_tok
 async def test_a_stream_makes_its_own_call_if_the_whole_answer_fails(
     redis: RedisServer, count: int
 ) -> None:
-    provider = Provider()
-    async with (
-        nodes(redis, provider, count, join_streams="always") as found,
-        asyncio.TaskGroup() as tasks,
-    ):
+    async with asking_nodes(redis, count, join_streams="always") as (found, provider, asking):
         provider.open.clear()
-        whole = tasks.create_task(found[0].ask(fault=Status(status=400)))
+        whole = asking.tasks.create_task(found[0].ask(fault=Status(status=400)))
         await until(lambda: readers(found) == 1)
-        asking = Asking(tasks)
         for _ in range(2):
             asking.ask(found[-1], stream=True)
         await until(lambda: readers(found) == 4)
@@ -304,15 +293,10 @@ async def test_a_stream_makes_its_own_call_if_the_whole_answer_fails(
 async def test_a_stream_gets_the_whole_answer_though_its_first_client_leaves(
     redis: RedisServer, count: int
 ) -> None:
-    provider = Provider()
-    async with (
-        nodes(redis, provider, count, join_streams="always") as found,
-        asyncio.TaskGroup() as tasks,
-    ):
+    async with asking_nodes(redis, count, join_streams="always") as (found, provider, asking):
         provider.open.clear()
-        whole = tasks.create_task(found[0].ask())
+        whole = asking.tasks.create_task(found[0].ask())
         await until(lambda: readers(found) == 1)
-        asking = Asking(tasks)
         asking.ask(found[-1], stream=True)
         await until(lambda: readers(found) == 3)
         whole.cancel()
@@ -330,12 +314,10 @@ async def test_a_stream_gets_the_whole_answer_though_its_first_client_leaves(
 async def test_a_whole_answer_is_asked_for_if_the_stream_fails(
     redis: RedisServer, count: int
 ) -> None:
-    provider = Provider()
-    async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis, count) as (found, provider, asking):
         provider.open.clear()
-        streamed = tasks.create_task(found[0].ask(stream=True, fault=Status(status=400)))
+        streamed = asking.tasks.create_task(found[0].ask(stream=True, fault=Status(status=400)))
         await until(lambda: readers(found) == 1)
-        asking = Asking(tasks)
         asking.ask(found[-1])
         await until(lambda: readers(found) == 3)
         provider.open.set()
@@ -400,12 +382,10 @@ async def test_the_lease_of_a_call_ends_with_it(redis: RedisServer, fault: Statu
 
 
 async def test_when_the_owner_fails_one_follower_asks_for_the_others(redis: RedisServer) -> None:
-    provider = Provider()
-    async with nodes(redis, provider) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis) as (found, provider, asking):
         first, *others = found
         provider.open.clear()
-        asking = Asking(tasks)
-        failing = tasks.create_task(first.ask(fault=Status(status=400)))
+        failing = asking.tasks.create_task(first.ask(fault=Status(status=400)))
         await until(lambda: readers(found) == 1)
         for node in others:
             asking.ask(node)
@@ -422,13 +402,11 @@ async def test_when_the_owner_fails_one_follower_asks_for_the_others(redis: Redi
 async def test_a_call_goes_on_for_a_follower_when_the_owners_client_leaves(
     redis: RedisServer,
 ) -> None:
-    provider = Provider()
-    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis, 2) as (found, provider, asking):
         owner, follower = found
         provider.open.clear()
-        leaving = tasks.create_task(owner.ask(stream=True))
+        leaving = asking.tasks.create_task(owner.ask(stream=True))
         await until(lambda: readers(found) == 1)
-        asking = Asking(tasks)
         asking.ask(follower, stream=True)
         await until(lambda: readers(found) == 3)
         leaving.cancel()
@@ -443,13 +421,12 @@ async def test_a_call_goes_on_for_a_follower_when_the_owners_client_leaves(
 
 
 async def test_a_call_ends_when_its_last_follower_leaves(redis: RedisServer) -> None:
-    provider = Provider()
-    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis, 2) as (found, provider, asking):
         owner, follower = found
         provider.open.clear()
-        first = tasks.create_task(owner.ask())
+        first = asking.tasks.create_task(owner.ask())
         await until(lambda: readers(found) == 1)
-        second = tasks.create_task(follower.ask())
+        second = asking.tasks.create_task(follower.ask())
         await until(lambda: readers(found) == 3)
         first.cancel()
         await until(lambda: readers(found) == 2)
@@ -460,14 +437,12 @@ async def test_a_call_ends_when_its_last_follower_leaves(redis: RedisServer) -> 
 
 
 async def test_a_follower_that_leaves_stops_nobody(redis: RedisServer) -> None:
-    provider = Provider()
-    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis, 2) as (found, provider, asking):
         owner, follower = found
         provider.open.clear()
-        asking = Asking(tasks)
         asking.ask(owner)
         await until(lambda: readers(found) == 1)
-        leaving = tasks.create_task(follower.ask())
+        leaving = asking.tasks.create_task(follower.ask())
         await until(lambda: readers(found) == 3)
         leaving.cancel()
         await until(lambda: readers(found) == 1)
@@ -490,9 +465,7 @@ async def test_a_follower_may_hear_of_a_lease_before_its_owner(
         return found
 
     monkeypatch.setattr(RedisExchange, "find", slow)
-    provider = Provider()
-    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
-        asking = Asking(tasks)
+    async with asking_nodes(redis, 2) as (found, provider, asking):
         asking.ask(found[0])
         await until(lambda: bool(delayed))
         with contextlib.closing(redis.client()) as client, client.monitor() as monitor:  # type: ignore[no-untyped-call]
@@ -509,14 +482,12 @@ async def test_a_follower_may_hear_of_a_lease_before_its_owner(
 
 
 async def test_a_message_that_nobody_understands_stops_nothing(redis: RedisServer) -> None:
-    provider = Provider()
-    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis, 2) as (found, provider, asking):
         with contextlib.closing(redis.client()) as client:
             for inbox in client.pubsub_channels("*inbox:*"):
                 for message in (b"\x93\xa2\xff\xfe\x01\x02", b"\xc1", b"\x91" * 5000, b"hello"):
                     assert client.publish(inbox, message) == 1
         provider.open.clear()
-        asking = Asking(tasks)
         for node in found:
             asking.ask(node)
         await until(lambda: readers(found) == 3)
@@ -527,10 +498,8 @@ async def test_a_message_that_nobody_understands_stops_nothing(redis: RedisServe
 
 
 async def test_callers_of_other_scopes_are_not_joined(redis: RedisServer) -> None:
-    provider = Provider()
-    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+    async with asking_nodes(redis, 2) as (found, provider, asking):
         provider.open.clear()
-        asking = Asking(tasks)
         asking.ask(found[0])
         other = {**headers_of(), "authorization": "Bearer sk-other"}
         asking.ask(found[1], headers=other)
@@ -571,11 +540,9 @@ async def test_an_owner_that_cannot_share_its_answer_does_not_hold_others_up(
 
 async def test_a_redis_that_hangs_holds_no_follower_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headstart.embeddings.stores.redis_client.TIMEOUT_S", 2.0)
-    provider = Provider()
     with redis_server() as own:
-        async with nodes(own, provider, 2) as found, asyncio.TaskGroup() as tasks:
+        async with asking_nodes(own, 2) as (found, provider, asking):
             provider.open.clear()
-            asking = Asking(tasks)
             asking.ask(found[0], stream=True)
             await until(lambda: readers(found) == 1)
             asking.ask(found[1], stream=True)
@@ -650,11 +617,9 @@ async def test_requests_of_an_app_are_joined_if_they_may_share(
 
 
 async def test_without_redis_each_node_asks_for_itself() -> None:
-    provider = Provider()
     with redis_server() as own:
-        async with nodes(own, provider, 2) as found, asyncio.TaskGroup() as tasks:
+        async with asking_nodes(own, 2) as (found, provider, asking):
             provider.open.clear()
-            asking = Asking(tasks)
             asking.ask(found[0])
             await until(lambda: readers(found) == 1)
             asking.ask(found[1])

@@ -16,12 +16,12 @@ import pytest
 
 from headstart.lab.simulator import Simulator
 from support.held import Held
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.proxied import CHAT
 from support.redis_server import redis_server
 from support.served import Load, Served, start, stop
 from support.serving import bind_free_port, serving_in_thread
-from support.simulated import chat, until
+from support.simulated import chat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

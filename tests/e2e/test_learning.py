@@ -13,7 +13,7 @@ from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.lab.simulator.faults import Status
 from headstart.policies.learned_rule.domain import Domain
 from support.learned import make_label
-from support.patience import PATIENCE_S
+from support.patience import until
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ async def learned(running: Sidecar, count: int) -> None:
     hit_decider = running.parts[0].hit_decider
     assert hit_decider is not None
     domains = hit_decider.learner.domains
-    async with asyncio.timeout(PATIENCE_S):
-        while domains.get(*domains.names()).labels < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: domains.get(*domains.names()).labels >= count)
 
 
 def always(mode: str = "background") -> dict[str, Any]:

@@ -21,11 +21,10 @@ from headstart.decisions import LabelSource, Outcome
 from headstart.middleware import pump
 from headstart.observe import Labelled, Served
 from support.fakes import Recorder
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.proxied import Reply, reply_of
 from support.serving import serving
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -18,7 +18,7 @@ from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning import domains as domains_module
 from support.fakes import FaultyStore
 from support.learned import digest, make_domains, make_label
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.redis_server import redis_server
 from support.repository import ROOT
 from support.sidecar import PROMPT, REWORDED, sidecar
@@ -96,9 +96,7 @@ def domain_of(running: Sidecar) -> Domain:
 
 async def learned(running: Sidecar, count: int) -> None:
     """Wait until the one domain has learned from so many labels."""
-    async with asyncio.timeout(PATIENCE_S):
-        while domain_of(running).labels < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: domain_of(running).labels >= count)
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -171,9 +169,7 @@ async def test_a_persons_veto_holds_on_every_node_and_after_a_restart(url: str) 
             hit = await one.ask(REWORDED)
             assert "detail=semantic" in hit.verdict
             assert await learner_of(one).feedback(hit.headers["x-headstart-request-id"], same=False)
-            async with asyncio.timeout(PATIENCE_S):
-                while not len(learner_of(two).domains.vetoes):
-                    await asyncio.sleep(0.005)
+            await until(lambda: len(learner_of(two).domains.vetoes))
             vetoed = [await two.ask(REWORDINGS[2])]
         async with beside() as third:
             await third.indexed(1)

@@ -31,9 +31,10 @@ from headstart.settings import (
     UpstreamSettings,
 )
 from headstart.sidecar import build_sidecar
+from support.patience import until
 from support.serving import serving
 from support.sidecar import Provider, Sidecar, headers_of, sidecar
-from support.simulated import chat, simulated, until
+from support.simulated import chat, simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

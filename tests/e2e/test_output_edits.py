@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from headstart.middleware.shaping.edits import INSTRUCTION
-from support.patience import PATIENCE_S
+from headstart.observe import Served
 from support.proxied import Proxied, Reply, proxied
 from support.scripted import ScriptedUpstream
-
-if TYPE_CHECKING:
-    from headstart.observe import Served
 
 pytestmark = pytest.mark.anyio
 
@@ -49,9 +45,7 @@ def transforms(reply: Reply) -> list[str]:
 
 
 async def served(proxy: Proxied, count: int = 1) -> list[Served]:
-    async with asyncio.timeout(PATIENCE_S):
-        while len(proxy.served) < count:
-            await asyncio.sleep(0.005)
+    await proxy.until(Served, count)
     return proxy.served
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headstart.observe import Served
 from headstart.policies.output.answer_limits import directive
-from support.patience import PATIENCE_S
-from support.proxied import Proxied, Reply, proxied
+from support.proxied import Reply, proxied
 from support.scripted import ScriptedUpstream, chunk
 
 if TYPE_CHECKING:
@@ -72,19 +71,13 @@ def text_of(reply: Reply) -> tuple[str, list[str]]:
     return "".join(words), [each["finish_reason"] for each in choices if each["finish_reason"]]
 
 
-async def booked(proxy: Proxied, count: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while len(proxy.served) < count:
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_gets_the_whole_of_an_answer_that_a_limit_cut(*, stream: bool) -> None:
     async with proxied(Limited(), output={"max_tokens": LIMIT}) as proxy:
         reply = await proxy.ask(QUESTION, stream=stream)
         again = await proxy.ask(QUESTION, stream=stream)
         calls = len(proxy.upstream.calls)
-        await booked(proxy, 2)
+        await proxy.until(Served, 2)
         row = proxy.served[0]
     assert text_of(reply) == ("".join(WORDS), ["stop"])
     assert text_of(again) == text_of(reply)
@@ -103,7 +96,7 @@ async def test_an_answer_that_cannot_be_continued_is_an_error_and_not_stored(
 ) -> None:
     async with proxied(Limited(continues=False), output={"max_tokens": LIMIT}) as proxy:
         reply = await proxy.ask(QUESTION, stream=stream)
-        await booked(proxy, 1)
+        await proxy.until(Served, 1)
         row = proxy.served[0]
     assert b"our limit of 12 tokens" in reply.body
     assert b'"length"' not in reply.body

@@ -14,6 +14,7 @@ from google import genai
 from google.genai import types as gemini
 
 from headstart.compression.result import RETRIEVE, id_of
+from headstart.observe import Served
 from support.patience import PATIENCE_S
 from support.proxied import CHAT, proxied, reply_of
 from support.reading_model import USAGE, Calls, ReadingModel, Says, Thinks
@@ -67,12 +68,6 @@ def client(proxy: Proxied) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="k", max_retries=0)
 
 
-async def booked(proxy: Proxied, count: int = 1) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while len(proxy.served) < count:
-            await asyncio.sleep(0.005)
-
-
 WAYS = [
     pytest.param(True, 0.0, id="streamed at once"),
     pytest.param(True, 0.003, id="streamed event by event"),
@@ -94,7 +89,7 @@ async def test_the_model_reads_what_was_cut_and_the_client_sees_one_answer(
             else:
                 done = await api.create(**chat())
         first, second = (call.json for call in proxy.upstream.calls)
-        await booked(proxy)
+        await proxy.until(Served, 1)
     (choice,) = done.choices
     said = (choice.message.content or "").replace(" The", "The").strip()
     assert said == f"Let me look.The line is: {LINE}"
@@ -440,7 +435,7 @@ async def test_an_upstream_that_breaks_in_a_retrieval_breaks_the_answer_openly()
             proxy.url + CHAT, json=chat(stream=True), headers=headers
         ) as response:
             body = (await reply_of(response)).body
-        await booked(proxy)
+        await proxy.until(Served, 1)
     assert b"[DONE]" not in body
     assert b'"error"' in body
     assert not proxy.served[0].stored

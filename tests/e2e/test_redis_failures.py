@@ -12,9 +12,8 @@ from anyio import to_thread
 from headstart.embeddings.stores.redis import RedisStore
 from headstart.errors import ConfigError, StoreError
 from support.nodes import NUMBERS, ask_new, nodes, share, verdict
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.redis_server import certificates, redis_cluster, redis_failover, redis_server
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -44,11 +44,20 @@ ENDINGS = {
 TWICE = range(2)
 
 
-def threaded(ask: Callable[[str, str], list[str]]) -> Ask:
-    """Return a synchronous client's function for this loop."""
+def threaded(once: Callable[[str, str], str]) -> Ask:
+    """Return a synchronous client's function for this loop, which asks twice."""
 
     async def run(model: str, prompt: str) -> list[str]:
-        return await anyio.to_thread.run_sync(ask, model, prompt)
+        return [await anyio.to_thread.run_sync(once, model, prompt) for _ in TWICE]
+
+    return run
+
+
+def twice(once: Callable[[str, str], Awaitable[str]]) -> Ask:
+    """Return an asynchronous client's function that asks twice."""
+
+    async def run(model: str, prompt: str) -> list[str]:
+        return [await once(model, prompt) for _ in TWICE]
 
     return run
 
@@ -69,7 +78,7 @@ async def openai_sync(url: str, *, stream: bool) -> AsyncIterator[Ask]:
             chunks = create(model=model, messages=messages(prompt), stream=True)
             return "".join(each.choices[0].delta.content or "" for each in chunks)
 
-        yield threaded(lambda model, prompt: [once(model, prompt) for _ in TWICE])
+        yield threaded(once)
 
 
 @contextlib.asynccontextmanager
@@ -84,10 +93,7 @@ async def openai_async(url: str, *, stream: bool) -> AsyncIterator[Ask]:
             chunks = await create(model=model, messages=messages(prompt), stream=True)
             return "".join([each.choices[0].delta.content or "" async for each in chunks])
 
-        async def ask(model: str, prompt: str) -> list[str]:
-            return [await once(model, prompt) for _ in TWICE]
-
-        yield ask
+        yield twice(once)
 
 
 @contextlib.asynccontextmanager
@@ -100,7 +106,7 @@ async def responses_sync(url: str, *, stream: bool) -> AsyncIterator[Ask]:
             with client.responses.stream(model=model, input=prompt) as events:
                 return events.get_final_response().output_text
 
-        yield threaded(lambda model, prompt: [once(model, prompt) for _ in TWICE])
+        yield threaded(once)
 
 
 @contextlib.asynccontextmanager
@@ -119,10 +125,7 @@ async def responses_async(url: str, *, stream: bool) -> AsyncIterator[Ask]:
                     break  # as some programs do
             return said
 
-        async def ask(model: str, prompt: str) -> list[str]:
-            return [await once(model, prompt) for _ in TWICE]
-
-        yield ask
+        yield twice(once)
 
 
 @contextlib.asynccontextmanager
@@ -137,7 +140,7 @@ async def anthropic_sync(url: str, *, stream: bool) -> AsyncIterator[Ask]:
             with client.messages.stream(**asked) as events:
                 return events.get_final_text()
 
-        yield threaded(lambda model, prompt: [once(model, prompt) for _ in TWICE])
+        yield threaded(once)
 
 
 @contextlib.asynccontextmanager
@@ -157,10 +160,7 @@ async def anthropic_async(url: str, *, stream: bool) -> AsyncIterator[Ask]:
                     break  # as some programs do
             return said
 
-        async def ask(model: str, prompt: str) -> list[str]:
-            return [await once(model, prompt) for _ in TWICE]
-
-        yield ask
+        yield twice(once)
 
 
 def gemini_client(url: str) -> genai.Client:
@@ -177,7 +177,7 @@ async def gemini_sync(url: str, *, stream: bool) -> AsyncIterator[Ask]:
             chunks = client.models.generate_content_stream(model=model, contents=prompt)
             return "".join(each.text or "" for each in chunks)
 
-        yield threaded(lambda model, prompt: [once(model, prompt) for _ in TWICE])
+        yield threaded(once)
 
 
 @contextlib.asynccontextmanager
@@ -192,10 +192,7 @@ async def gemini_async(url: str, *, stream: bool) -> AsyncIterator[Ask]:
             chunks = await client.models.generate_content_stream(model=model, contents=prompt)
             return "".join([each.text or "" async for each in chunks])
 
-        async def ask(model: str, prompt: str) -> list[str]:
-            return [await once(model, prompt) for _ in TWICE]
-
-        yield ask
+        yield twice(once)
 
 
 def langchain(url: str, model: str) -> ChatOpenAI:
@@ -211,7 +208,7 @@ async def langchain_sync(url: str, *, stream: bool) -> AsyncIterator[Ask]:
             return str(models[model].invoke(prompt).content)
         return "".join(str(each.content) for each in models[model].stream(prompt))
 
-    yield threaded(lambda model, prompt: [once(model, prompt) for _ in TWICE])
+    yield threaded(once)
     for each in models.values():
         each.root_client.close()
         await each.root_async_client.close()
@@ -226,10 +223,7 @@ async def langchain_async(url: str, *, stream: bool) -> AsyncIterator[Ask]:
             return str((await models[model].ainvoke(prompt)).content)
         return "".join([str(each.content) async for each in models[model].astream(prompt)])
 
-    async def ask(model: str, prompt: str) -> list[str]:
-        return [await once(model, prompt) for _ in TWICE]
-
-    yield ask
+    yield twice(once)
     for each in models.values():
         each.root_client.close()
         await each.root_async_client.close()

@@ -11,6 +11,7 @@ import pytest
 
 from headstart.decisions import Outcome
 from headstart.lab.simulator import Oracle
+from support.patience import until
 from support.proxied import Reply, proxied, reply_of
 from support.scripted import ScriptedUpstream
 from support.sdks import KEY
@@ -129,9 +130,7 @@ async def test_calls_in_flight_are_not_shared_between_the_apis() -> None:
         async with asyncio.TaskGroup() as group:
             one = group.create_task(chat(gateway.url, stream=True))
             other = group.create_task(respond(gateway.url, stream=True))
-            async with asyncio.timeout(10):
-                while len(gateway.parts[0].flights) < 2:
-                    await asyncio.sleep(0.005)
+            await until(lambda: len(gateway.parts[0].flights) >= 2)
             gateway.provider.open.set()
         assert one.result()[0] == other.result().output_text == ANSWER
         assert gateway.outcomes == [Outcome.MISS, Outcome.MISS]

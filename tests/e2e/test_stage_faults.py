@@ -16,9 +16,8 @@ from headstart.errors import EncoderError
 from headstart.lab.simulator.faults import Cut, ErrorFrame, Gzip, Status
 from headstart.observe import StageFailed
 from support.fakes import FaultyStore
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.sidecar import REWORDED, Sidecar, sidecar
-from support.simulated import until
 
 if TYPE_CHECKING:
     from headstart.decisions import Encoding

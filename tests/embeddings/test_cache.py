@@ -9,8 +9,9 @@ import pytest
 
 from headstart.errors import StoreError
 from headstart.types import Entry, Put
-from support.caches import CacheRig, key, refuse_none, running, until
+from support.caches import CacheRig, key, refuse_none, running
 from support.fakes import FaultyStore, make_entry
+from support.patience import until
 
 if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache

@@ -12,8 +12,9 @@ from headstart.embeddings.index import FaissIndex
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.errors import StoreError
 from headstart.types import Delete, Put
-from support.caches import CacheRig, key, make_cache, refuse_none, running, until
+from support.caches import CacheRig, key, make_cache, refuse_none, running
 from support.fakes import DIMENSION, FakeEncoder, FaultyStore, Recorder, make_entry
+from support.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

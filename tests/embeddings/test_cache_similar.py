@@ -15,7 +15,7 @@ from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
 from headstart.errors import EncoderError
 from headstart.types import Put
-from support.caches import CacheRig, key, make_cache, refuse_none, until
+from support.caches import CacheRig, key, make_cache, refuse_none
 from support.fakes import (
     DIMENSION,
     FakeEncoder,
@@ -25,6 +25,7 @@ from support.fakes import (
     encode_angle,
     make_entry,
 )
+from support.patience import until
 
 if TYPE_CHECKING:
     from headstart.decisions import Encoding, Lookup

@@ -14,8 +14,9 @@ from headstart.embeddings.semantic_search import ENCODED_AT_ONCE, ENCODED_NEAR
 from headstart.errors import EncoderError
 from headstart.observe import Gated, GateOutcome
 from headstart.types import Put, VectorRow
-from support.caches import CacheRig, key, refuse_none, running, until
+from support.caches import CacheRig, key, refuse_none, running
 from support.fakes import FakeSketcher, FaultyStore, encode_angle, make_entry
+from support.patience import until
 
 if TYPE_CHECKING:
     from headstart.decisions import Lookup, RankedNeighbor, Verdict

@@ -37,9 +37,10 @@ from headstart import Endpoint, HeadstartMiddleware, after_checks, gateway
 from headstart.errors import ConfigError
 from headstart.settings import ServerSettings, Settings
 from support.django_site import django_site
+from support.patience import until
 from support.proxied import Reply, reply_of
 from support.serving import serving
-from support.simulated import chat, in_flight, until
+from support.simulated import chat, in_flight
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

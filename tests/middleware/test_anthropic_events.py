@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from headstart.attempts import Tokens
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.middleware.reading import SSEDecoder
-from headstart.reply import Transcript
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -25,7 +24,7 @@ from headstart.types import (
     ToolCall,
     UsageReported,
 )
-from support.events import events_of
+from support.events import events_of, folded
 from support.scripted_messages import USAGE, event, opening
 
 if TYPE_CHECKING:
@@ -56,23 +55,15 @@ def text_block(index: int, *texts: str) -> bytes:
     return block(index, {"type": "text", "text": ""}, *deltas)
 
 
-def collected(events: Any) -> Completion:
-    transcript = Transcript()
-    transcript.feed(tuple(events))
-    completion = transcript.completion(now=0)
-    assert completion is not None
-    return completion
-
-
 def answer(*blocks: bytes, end: bytes = END) -> Completion:
-    return collected(read(opening() + b"".join(blocks) + end + STOP))
+    return folded(read(opening() + b"".join(blocks) + end + STOP))
 
 
 def replayed(completion: Completion) -> tuple[Completion, dict[str, Any]]:
     """Return what a replayed stream says, and the replayed document."""
     rendered = DIALECT.render(completion)
     stream = rendered.sse("msg_1", 0, include_usage=True)
-    return collected(read(stream)), json.loads(rendered.json("msg_1", 0))
+    return folded(read(stream)), json.loads(rendered.json("msg_1", 0))
 
 
 def test_stream_of_text_is_read() -> None:
@@ -201,7 +192,7 @@ def test_citations_stay_with_their_block() -> None:
         {"type": "text", "text": "blue", "citations": [one, two]},
         {"type": "text", "text": "."},
     ]
-    whole = collected(DIALECT.decode_body(200, json.dumps(document).encode()))
+    whole = folded(DIALECT.decode_body(200, json.dumps(document).encode()))
     assert replayed(whole)[1] == document
     stream = DIALECT.render(whole).sse("msg_1", 0, include_usage=False)
     assert stream.count(b'"citations_delta"') == 2
@@ -226,7 +217,7 @@ def test_unknown_blocks_deltas_and_fields_travel_untouched() -> None:
         )
         + STOP
     )
-    completion = collected(read(raw))
+    completion = folded(read(raw))
     again, document = replayed(completion)
     assert again == completion
     assert document["content"] == [
@@ -377,8 +368,8 @@ def test_any_answer_survives_storage_and_both_replays(
         "usage": USAGE,
         **fields,
     }
-    completion = collected(DIALECT.decode_body(200, json.dumps(message).encode()))
-    assert collected(events_of(completion)) == completion
+    completion = folded(DIALECT.decode_body(200, json.dumps(message).encode()))
+    assert folded(events_of(completion)) == completion
     stored = msgspec.json.decode(msgspec.json.encode(completion), type=type(completion))
     again, document = replayed(stored)
     assert document == message

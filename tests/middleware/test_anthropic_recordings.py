@@ -18,12 +18,12 @@ from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.middleware.reading import SSEDecoder
 from headstart.reply import Transcript
 from headstart.types import ErrorReported, Reasoning, Text, ToolCall
-from support.events import events_of
+from support.events import events_of, folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headstart.types import Completion, StreamEvent
+    from headstart.types import StreamEvent
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data" / "recordings"
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="recordings are not here")
@@ -57,14 +57,6 @@ def events_in(pieces: Iterable[bytes]) -> list[StreamEvent]:
     ]
     assert frames.rest() == b""
     return events
-
-
-def collected(events: Iterable[StreamEvent]) -> Completion:
-    transcript = Transcript()
-    transcript.feed(tuple(events))
-    completion = transcript.completion(now=0)
-    assert completion is not None
-    return completion
 
 
 def heard(raw: bytes) -> dict[str, Any]:
@@ -113,24 +105,24 @@ def test_a_stream_cut_at_any_event_is_never_whole(name: str) -> None:
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_client_hears_the_same_from_the_replay(name: str) -> None:
     raw = stream(name)
-    completion = collected(events_in([raw]))
-    assert collected(events_of(completion)) == completion
+    completion = folded(events_in([raw]))
+    assert folded(events_of(completion)) == completion
     stored = msgspec.json.decode(msgspec.json.encode(completion), type=type(completion))
     rendered = DIALECT.render(stored)
     replay = rendered.sse("msg_1", 0, include_usage=True)
     original = heard(raw)
     assert heard(replay) == original
-    assert collected(events_in([replay])) == completion
+    assert folded(events_in([replay])) == completion
     document = rendered.json("msg_1", 0)
     whole = {**Message.model_validate_json(document).to_dict(), "id": ""}
     assert without_nulls(whole) == without_nulls(original)
-    read = collected(DIALECT.decode_body(200, document))
+    read = folded(DIALECT.decode_body(200, document))
     # Spaces in a tool's streamed arguments have no place in a document's object.
     assert json.loads(DIALECT.render(read).json("msg_1", 0)) == json.loads(document)
 
 
 def test_thinking_keeps_its_signature() -> None:
-    thinking, text = collected(events_in([stream(THINKING)])).choices[0].parts
+    thinking, text = folded(events_in([stream(THINKING)])).choices[0].parts
     assert isinstance(thinking, Reasoning)
     assert thinking.signature is not None
     assert thinking.signature.startswith("EvMCCkYICxgCKkCH")
@@ -139,11 +131,11 @@ def test_thinking_keeps_its_signature() -> None:
 
 
 def test_tool_calls_are_read_in_order() -> None:
-    completion = collected(events_in([stream(TOOLS)]))
+    completion = folded(events_in([stream(TOOLS)]))
     calls = [part for part in completion.choices[0].parts if isinstance(part, ToolCall)]
     assert [call.name for call in calls] == ["get_weather", "get_time"]
     assert all(json.loads(call.arguments) for call in calls)
-    (silent,) = collected(events_in([stream(NO_ARGUMENTS)])).choices[0].parts[1:]
+    (silent,) = folded(events_in([stream(NO_ARGUMENTS)])).choices[0].parts[1:]
     assert isinstance(silent, ToolCall)
     assert silent.arguments == "{}"
 

@@ -16,8 +16,8 @@ from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.requests import apply_quirks
 from headstart.errors import InvalidRequest
-from headstart.reply import Transcript
 from headstart.types import Ended, Finished, ReasoningDelta, Started, TextDelta
+from support.events import folded
 from support.translated import translate
 
 OPENAI, ANTHROPIC = OPENAI_CHAT, ANTHROPIC_MESSAGES
@@ -53,11 +53,7 @@ def test_a_stream_and_a_replay_show_it_with_our_signature_to_who_asked(shown: bo
     events = translate_events(ANSWER, OPENAI, ANTHROPIC, shows_reasoning=shown)
     encoder = ANTHROPIC.encoder("i", 0, include_usage=True)
     streamed = b"".join(encoder.feed([event]) for event in events)
-    transcript = Transcript()
-    transcript.feed(events)
-    completion = transcript.completion(0)
-    assert completion is not None
-    rendered = ANTHROPIC.render(completion)
+    rendered = ANTHROPIC.render(folded(events))
     thought = {"type": "thinking", "thinking": "Let me see.", "signature": "headstart:reasoning"}
     whole = json.loads(rendered.json("i", 0))["content"]
     assert whole == [*([thought] if shown else []), {"type": "text", "text": "So"}]

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.attempts import Attempt, AttemptLog, AttemptOutcome, AttemptRole, ShapingEffect
+from headstart.attempts import AttemptLog, AttemptOutcome, ShapingEffect
+from support.booked import attempt
 
 WON, LOST, FAILED = AttemptOutcome.WON, AttemptOutcome.LOST, AttemptOutcome.FAILED
 ABANDONED, REJECTED = AttemptOutcome.ABANDONED, AttemptOutcome.REJECTED
 
 
-def attempt(outcome: AttemptOutcome) -> Attempt:
-    return Attempt(
-        upstream="u", model="m", role=AttemptRole.FIRST, outcome=outcome, at=0.0, total_s=1.0
-    )
-
-
 def outcomes(log: AttemptLog) -> list[AttemptOutcome]:
-    return [each.outcome for each in log.attempts]
+    return [row.attempt.outcome for row in log.rows]
 
 
 def test_attempts_are_taken_once() -> None:
@@ -66,7 +61,7 @@ def test_a_branch_books_for_its_whole_request() -> None:
     log.branch().book(attempt(WON))
     assert len(log.take()) == 1
     log.branch().branch().book(attempt(WON))
-    assert len(log.attempts) == 1
+    assert len(log.rows) == 1
 
 
 def test_shaping_effects_are_taken_once_and_apart_from_attempts() -> None:

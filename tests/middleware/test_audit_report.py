@@ -11,13 +11,14 @@ import pytest
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware.learning.certificates import audit_report
-from headstart.observe import Served
 from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.learned_rule.threshold import audits_needed, upper_bound
+from support.booked import served
 from support.learned import make_label
 
 if TYPE_CHECKING:
     from headstart.decisions import Label
+    from headstart.observe import Served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -38,12 +39,8 @@ def audits(
 
 def rows(outcome: Outcome, count: int, *, at: float = MONDAY, domain: str = "d") -> list[Served]:
     return [
-        Served(
-            id=f"{outcome}-{number}", at=at, endpoint="chat", outcome=outcome, status=200,
-            stream=False, total_s=0.1, domain=domain,
-        )
-        for number in range(count)
-    ]  # fmt: skip
+        served(outcome, id=f"{outcome}-{number}", at=at, domain=domain) for number in range(count)
+    ]
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.respond import send_whole
 from headstart.mount import build_gateway
 from headstart.settings import BatchSettings
+from support.patience import until
 from support.serving import serving
 
 if TYPE_CHECKING:
@@ -187,9 +188,7 @@ class Caller:
                 await anyio.sleep(0.02)
 
     async def until_stopped(self, service: BatchService, id: str) -> None:
-        with anyio.fail_after(30):
-            while service._runs[id].stopped_by is None:
-                await anyio.sleep(0.01)
+        await until(lambda: service._runs[id].stopped_by is not None)
 
     async def aclose(self, *services: BatchService) -> None:
         for each in services:

@@ -15,9 +15,9 @@ from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE, MessageCutter
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import EventStream
-from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, Reasoning, StreamEvent, Text, TextDelta, ToolCall
 from support.aws_events import encode_message
+from support.events import folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,10 +107,7 @@ def read(*pieces: bytes) -> list[StreamEvent]:
 
 
 def check(events: Any) -> None:
-    transcript = Transcript()
-    transcript.feed(tuple(events))
-    completion = transcript.completion(now=0)
-    assert completion is not None
+    completion = folded(events)
     (choice,) = completion.choices
     assert choice.parts == PARTS
     assert (choice.finish, choice.native_finish) == ("tool_calls", "tool_use")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import (
@@ -27,14 +26,17 @@ from headstart.middleware.client_ledger import ClientLedger, Reservation
 from headstart.middleware.concurrency import Supervisor
 from headstart.policies.cost import Price
 from headstart.settings import ClientLimits
-from headstart.types import Call, Charge, Charged
+from support import booked
+from support.candidates import make_call
 from support.fakes import Recorder
+from support.patience import until
 from support.stores import Clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headstart.types import ChatRequest
+    from headstart.attempts import Attempt
+    from headstart.types import Call, Charge, Charged, ChatRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -84,9 +86,7 @@ class Running:
         return {each.limit: each.used for each in await self.ledger.uses()}
 
     async def settled(self) -> None:
-        with anyio.fail_after(60):
-            while self.ledger._settling is not None:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.ledger._settling is None)
 
 
 @asynccontextmanager
@@ -111,31 +111,11 @@ async def running(
 
 
 def call(caller: str = "a", **fields: Any) -> Call:
-    return Call(
-        id="1",
-        method="POST",
-        path=b"/v1/chat/completions",
-        query_string=b"",
-        headers=(),
-        body=b"",
-        dialect="openai",
-        endpoint="chat",
-        caller=caller,
-        **fields,
-    )
+    return make_call(caller=caller, **fields)
 
 
 def attempt(usd: float | None, tokens: int = 0) -> Attempt:
-    return Attempt(
-        upstream="u",
-        model="m",
-        role=AttemptRole.FIRST,
-        outcome=AttemptOutcome.WON,
-        at=0.0,
-        total_s=1.0,
-        completion_tokens=tokens,
-        cost_usd=usd,
-    )
+    return booked.attempt(completion_tokens=tokens, cost_usd=usd)
 
 
 async def test_the_highest_cost_of_a_call_is_reserved_until_it_is_settled() -> None:

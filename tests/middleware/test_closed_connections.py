@@ -15,10 +15,9 @@ from headstart.middleware.upstreams import http
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
 from headstart.sockets import NameLookups
-from headstart.types import Call
-from support.patience import PATIENCE_S
+from support.candidates import make_call
+from support.patience import PATIENCE_S, until
 from support.proxied import proxied
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -97,18 +96,7 @@ async def upstream_of(provider: ClosingProvider) -> AsyncIterator[HTTPUpstream]:
 
 
 async def ask(upstream: HTTPUpstream) -> bytes:
-    call = Call(
-        id="call",
-        method="POST",
-        path=b"/v1/anything",
-        query_string=b"",
-        headers=(),
-        body=BODY,
-        dialect="",
-        endpoint="relay",
-        editable=False,
-    )
-    async with await upstream.send(call) as reply:
+    async with await upstream.send(make_call(BODY)) as reply:
         return b"".join([piece.data async for piece in reply.pieces])
 
 

@@ -15,8 +15,8 @@ from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
 from headstart.middleware.reading import SSEDecoder
-from headstart.reply import Transcript
 from headstart.types import Choice, Ended, ErrorReported, Reasoning, StreamEvent, Text, ToolCall
+from support.events import folded
 
 DIALECT = COHERE_CHAT
 USAGE = {
@@ -46,11 +46,7 @@ def events_in(*documents: dict[str, Any]) -> list[StreamEvent]:
 
 
 def choice_of(events: Any) -> Choice:
-    transcript = Transcript()
-    transcript.feed(tuple(events))
-    completion = transcript.completion(now=0)
-    assert completion is not None
-    (choice,) = completion.choices
+    (choice,) = folded(events).choices
     return choice
 
 

@@ -10,7 +10,7 @@ import pytest
 from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
 from headstart.errors import InvalidRequest
 from headstart.policies.admission import Admission
-from headstart.reply import Transcript
+from support.events import folded
 
 
 def request(**fields: Any) -> bytes:
@@ -43,10 +43,7 @@ def test_fields_of_other_types_are_refused(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("finish", ["stop", "length", "content_filter"])
 def test_an_answer_that_its_limit_cut_is_kept_since_the_limit_is_keyed(finish: str) -> None:
     body = {"model": "m", "choices": [{"index": 0, "text": "a", "finish_reason": finish}]}
-    transcript = Transcript()
-    transcript.feed(OPENAI_COMPLETIONS.decode_body(200, json.dumps(body).encode()))
-    answer = transcript.completion(0.0)
-    assert answer is not None
+    answer = folded(OPENAI_COMPLETIONS.decode_body(200, json.dumps(body).encode()))
     refusal = Admission().refuse_store(OPENAI_COMPLETIONS.parse_request(request()), answer)
     assert refusal == ("content-filter" if finish == "content_filter" else None)
 
@@ -64,10 +61,7 @@ def test_an_answer_of_several_choices_is_replayed_in_the_order_of_its_text() -> 
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
         "kv_transfer_params": {"a": 1},
     }  # fmt: skip
-    transcript = Transcript()
-    transcript.feed(dialect.decode_body(200, json.dumps(body).encode()))
-    completion = transcript.completion(0.0)
-    assert completion is not None
+    completion = folded(dialect.decode_body(200, json.dumps(body).encode()))
     assert json.loads(dialect.render(completion).json("cmpl-1", 1)) == body
     frames = dialect.render(completion).sse("cmpl-1", 1, include_usage=True).split(b"\n\n")
     chunks = [json.loads(frame.removeprefix(b"data: ")) for frame in frames[:-2]]

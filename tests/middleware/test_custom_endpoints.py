@@ -22,7 +22,7 @@ from yarl import URL
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.observe import Served
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.proxied import Reply, proxied, reply_of
 from support.serving import serving
 
@@ -405,9 +405,7 @@ async def test_an_answer_for_one_alone_is_given_to_nobody_who_waits_for_the_same
     async with wrapped(app, scope=lambda _: "team") as client:
         async with asyncio.TaskGroup() as group:
             both = [group.create_task(client.ask(authorization=who)) for who in ("ada", "bob")]
-            async with asyncio.timeout(PATIENCE_S):
-                while not asked:
-                    await asyncio.sleep(0.005)
+            await until(lambda: asked)
             await asyncio.sleep(0.2)
             release.set()
         replies = [task.result() for task in both]

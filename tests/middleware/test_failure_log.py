@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
-from headstart.decisions import Outcome
+from headstart.attempts import Attempt, AttemptOutcome
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import StoreError
 from headstart.middleware.observers import (
@@ -24,6 +23,7 @@ from headstart.middleware.observers import (
 from headstart.observe import Committed, Observation, Served, StageFailed
 from headstart.policies.routing.failures import FailureKind
 from support import booked
+from support.booked import served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ async def test_rows_are_written_in_batches_and_after_a_failure() -> None:
         writing = group.create_task(books.run())
         for ids in (("1", "2"), ("3",), ("4", "5")):
             for id in ids:
-                books.notify(booked.served(id=id))
+                books.notify(served(id=id))
             await asyncio.sleep(2 * FLUSH_S)
         writing.cancel()
     assert store.writes == [("1", "2"), ("3",), ("4", "5")]
@@ -108,11 +108,8 @@ def test_each_stage_that_needs_the_store_tells_what_is_wrong_with_it(
     ]
 
 
-def served(*attempts: Attempt, error: str | None = None) -> Served:
-    return Served(
-        id="id", at=0.0, endpoint="chat", outcome=Outcome.MISS, status=502, stream=False,
-        total_s=1.0, error=error, attempts=attempts,
-    )  # fmt: skip
+def failed(*attempts: Attempt, error: str | None = None) -> Served:
+    return served(status=502, error=error, attempts=attempts)
 
 
 def attempt(
@@ -121,56 +118,48 @@ def attempt(
     outcome: AttemptOutcome = AttemptOutcome.FAILED,
     upstream: str = "a",
 ) -> Attempt:
-    return Attempt(
-        upstream=upstream,
-        model="m",
-        role=AttemptRole.FIRST,
-        outcome=outcome,
-        at=0.0,
-        total_s=1.0,
-        status=status,
-        error=None if error is None else error.value,
-    )
+    told = None if error is None else error.value
+    return booked.attempt(outcome, upstream=upstream, status=status, error=told)
 
 
 @pytest.mark.parametrize(
     ("observation", "lines"),
     [
-        (served(attempt(FailureKind.UNREACHABLE)), ["upstream a failed: unreachable"]),
+        (failed(attempt(FailureKind.UNREACHABLE)), ["upstream a failed: unreachable"]),
         (
-            served(attempt(FailureKind.SERVER, 500)),
+            failed(attempt(FailureKind.SERVER, 500)),
             ["upstream a failed: server-error (status 500)"],
         ),
         (
-            served(attempt(FailureKind.CUT, 200, AttemptOutcome.BROKEN)),
+            failed(attempt(FailureKind.CUT, 200, AttemptOutcome.BROKEN)),
             ["upstream a failed: cut (status 200)"],
         ),
         (
-            served(attempt(FailureKind.UNAUTHORIZED, 401), attempt(FailureKind.SILENT)),
+            failed(attempt(FailureKind.UNAUTHORIZED, 401), attempt(FailureKind.SILENT)),
             ["upstream a failed: unauthorized (status 401)", "upstream a failed: silent"],
         ),
-        (served(attempt(FailureKind.IDLE_CLOSED), attempt(None, 200, AttemptOutcome.WON)), []),
+        (failed(attempt(FailureKind.IDLE_CLOSED), attempt(None, 200, AttemptOutcome.WON)), []),
         (
-            served(attempt(FailureKind.IDLE_CLOSED), error="upstream_unreachable"),
+            failed(attempt(FailureKind.IDLE_CLOSED), error="upstream_unreachable"),
             ["upstream a failed: idle-closed"],
         ),
-        (served(attempt(FailureKind.BAD_REQUEST, 400)), []),
-        (served(attempt(FailureKind.CONTEXT_TOO_LONG, 400)), []),
-        (served(attempt(FailureKind.CONTENT_POLICY, 403)), []),
-        (served(attempt(FailureKind.FILTERED, 200)), []),
-        (served(attempt(None, 200, AttemptOutcome.WON)), []),
-        (served(attempt(None, 200, AttemptOutcome.LOST)), []),
-        (served(attempt(None, 200, AttemptOutcome.ABANDONED)), []),
+        (failed(attempt(FailureKind.BAD_REQUEST, 400)), []),
+        (failed(attempt(FailureKind.CONTEXT_TOO_LONG, 400)), []),
+        (failed(attempt(FailureKind.CONTENT_POLICY, 403)), []),
+        (failed(attempt(FailureKind.FILTERED, 200)), []),
+        (failed(attempt(None, 200, AttemptOutcome.WON)), []),
+        (failed(attempt(None, 200, AttemptOutcome.LOST)), []),
+        (failed(attempt(None, 200, AttemptOutcome.ABANDONED)), []),
         (
-            served(error="upstream_unavailable"),
+            failed(error="upstream_unavailable"),
             ["no upstream could be asked: they fail, and rest between tries"],
         ),
         (
-            msgspec.structs.replace(served(error="rate_limit_exceeded"), route="chat"),
+            msgspec.structs.replace(failed(error="rate_limit_exceeded"), route="chat"),
             ["no upstream could be asked: their rate limits are used up (route chat)"],
         ),
-        (served(error="client-gone"), []),
-        (served(), []),
+        (failed(error="client-gone"), []),
+        (failed(), []),
     ],
 )
 def test_the_log_line_on_an_upstream(
@@ -186,13 +175,13 @@ def test_an_upstreams_failures_are_told_once_a_minute_and_counted(
 ) -> None:
     now = [0.0]
     log = FailureLog(lambda: now[0])
-    down = served(attempt(FailureKind.UNREACHABLE))
+    down = failed(attempt(FailureKind.UNREACHABLE))
     for number in range(600):  # five a second for two minutes
         now[0] = number / 5
         log.notify(down)
     now[0] = 2 * UPSTREAM_QUIET_S
-    log.notify(served(attempt(FailureKind.UNREACHABLE, upstream="b")))
-    log.notify(served(attempt(FailureKind.SERVER, 500)))
+    log.notify(failed(attempt(FailureKind.UNREACHABLE, upstream="b")))
+    log.notify(failed(attempt(FailureKind.SERVER, 500)))
     now[0] = 10 * UPSTREAM_QUIET_S
     log.notify(down)
     assert caplog.messages == [
@@ -206,19 +195,19 @@ def test_an_upstreams_failures_are_told_once_a_minute_and_counted(
 
 def test_the_first_answer_after_a_failure_is_told(caplog: pytest.LogCaptureFixture) -> None:
     log = FailureLog(lambda: 0.0)
-    down, up = served(attempt(FailureKind.UNREACHABLE)), attempt(None, 200, AttemptOutcome.WON)
-    log.notify(served(up))
+    down, up = failed(attempt(FailureKind.UNREACHABLE)), attempt(None, 200, AttemptOutcome.WON)
+    log.notify(failed(up))
     log.notify(down)
-    log.notify(served(attempt(None, 200, AttemptOutcome.WON, upstream="b")))
-    log.notify(served(up))
-    log.notify(served(up))
+    log.notify(failed(attempt(None, 200, AttemptOutcome.WON, upstream="b")))
+    log.notify(failed(up))
+    log.notify(failed(up))
     log.notify(down)  # not told a second time within the minute
-    log.notify(served(up))
+    log.notify(failed(up))
     assert caplog.messages == ["upstream a failed: unreachable", "upstream a answers again"]
 
 
 def test_causes_are_bounded_in_memory() -> None:
     log = FailureLog(lambda: 0.0)
     for status in range(3 * MOST_CAUSES):
-        log.notify(served(attempt(FailureKind.SERVER, status)))
+        log.notify(failed(attempt(FailureKind.SERVER, status)))
     assert len(log._causes) <= MOST_CAUSES

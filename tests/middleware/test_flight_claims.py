@@ -6,23 +6,13 @@ import asyncio
 
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.flights import Flight
+from support.booked import attempt
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
-ATTEMPTS = (
-    Attempt(
-        upstream="sim",
-        model="m",
-        role=AttemptRole.FIRST,
-        outcome=AttemptOutcome.WON,
-        at=0.0,
-        total_s=1.0,
-        cost_usd=0.5,
-    ),
-)
+ATTEMPTS = (attempt(cost_usd=0.5),)
 
 
 async def test_the_first_reader_pays_though_others_leave_before_it() -> None:

@@ -39,9 +39,10 @@ from headstart import Endpoint, HeadstartMiddleware, after_checks, gateway
 from headstart.lab.simulator import Simulator
 from headstart.settings import Settings, UpstreamSettings
 from support.django_site import django_site
+from support.patience import until
 from support.proxied import Reply, reply_of
 from support.serving import serving
-from support.simulated import chat, simulated, until
+from support.simulated import chat, simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -22,7 +22,7 @@ from headstart.middleware.upstreams.target import Target
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.settings import UpstreamSettings
 from headstart.types import Call, Ended
-from support.candidates import UNIX, Targets
+from support.candidates import UNIX, Targets, make_call
 from support.events import decoded, folded, said
 from support.gemini_stream import OPERATIONS
 from support.scripted import ScriptedUpstream, chunk
@@ -65,20 +65,16 @@ def call_of(
     dialect: Dialect, path: bytes, *, streamed_upstream: bool = False, **asked: Any
 ) -> Call:
     body, query = msgspec.json.encode(asked), b""
+    request = None
     if dialect is GEMINI:
         query = b"alt=sse" if b":stream" in path else b""
         request = OPERATIONS.parse(path, query, body)
-    else:
-        request = dialect.parse_request(body)
-    return Call(
-        id="01H",
-        method="POST",
+    return make_call(
+        body,
+        dialect,
         path=path,
         query_string=query,
         headers=((b"content-type", b"application/json"), (b"authorization", b"Bearer k")),
-        body=body,
-        dialect=dialect.name,
-        endpoint="chat",
         request=request,
         streamed_upstream=streamed_upstream,
     )

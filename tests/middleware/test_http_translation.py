@@ -20,6 +20,7 @@ from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import headers_across
 from headstart.settings import UpstreamSettings
 from headstart.types import Call, ErrorReported
+from support.candidates import make_call
 from support.events import decoded, folded, said
 from support.scripted import ScriptedUpstream, chunk
 from support.scripted_messages import ScriptedMessages
@@ -69,16 +70,11 @@ def call_of(dialect: Dialect, *, headers: Headers = KEYS, **fields: Any) -> Call
     if dialect is ANTHROPIC:
         asked.setdefault("max_tokens", 9)
     body = msgspec.json.encode(asked)
-    return Call(
-        id="01H",
-        method="POST",
+    return make_call(
+        body,
+        dialect,
         path=PATHS[dialect.name],
-        query_string=b"",
         headers=((b"content-type", b"application/json"), *headers),
-        body=body,
-        dialect=dialect.name,
-        endpoint="chat",
-        request=dialect.parse_request(body),
         streamed_upstream=streamed,
         editable=editable,
         prompt_tokens=12,

@@ -18,6 +18,7 @@ from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import VERSION
 from support.fakes import FaultyStore, Recorder
 from support.learned import ERROR_LIMIT, failed, labels_for, make_domains, make_label
+from support.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -40,9 +41,7 @@ async def running(domains: Domains) -> AsyncIterator[None]:
 
 
 async def learned(domain: Domain, count: int) -> None:
-    with anyio.fail_after(10):
-        while domain.labels < count:
-            await anyio.sleep(0.005)
+    await until(lambda: domain.labels >= count)
 
 
 # --- labels and snapshots that cannot be read -----------------------------------------------------

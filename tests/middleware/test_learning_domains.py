@@ -14,6 +14,7 @@ from headstart.middleware.learning.domains import Domains, LearnerError
 from headstart.observe import Learned, StageFailed
 from support.fakes import FaultyStore, Recorder
 from support.learned import labels_for, make_domains, make_label
+from support.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,9 +33,7 @@ async def following(domains: Domains) -> AsyncIterator[Domains]:
 
 
 async def labelled(domain: Domain, count: int) -> None:
-    with anyio.fail_after(10):
-        while domain.labels < count:
-            await anyio.sleep(0.01)
+    await until(lambda: domain.labels >= count)
 
 
 async def test_two_processes_that_share_a_store_learn_the_same() -> None:
@@ -158,9 +157,7 @@ async def test_a_failing_store_is_told_and_asked_again() -> None:
         domain = await domains.load("d")
         store.failing.add("labels")
         domains.wake()
-        with anyio.fail_after(5):
-            while not any(isinstance(seen, StageFailed) for seen in recorder.seen):
-                await anyio.sleep(0.01)
+        await until(lambda: any(isinstance(seen, StageFailed) for seen in recorder.seen))
         with pytest.raises(StoreError):
             await domains.load("other")
         store.failing.clear()

@@ -8,34 +8,40 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.attempts import AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware import admin
 from headstart.middleware.admin import MOST_PAGES
 from headstart.middleware.admin_front import LivePages
 from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, LiveFilter, LiveTotals
-from headstart.observe import Served
 from headstart.report.accounts import Accounts
 from headstart.usual_calls import Machine
+from support import booked
 from support.administered import CHATGPT, administered
+from support.booked import attempt
 from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from headstart.observe import Served
+
 NOW = 1_700_000_000.0
 
 
 def served(outcome: Outcome = Outcome.MISS, **changes: Any) -> Served:
-    row = Served(
-        id="01", at=NOW - 30.0, endpoint="chat", outcome=outcome, status=200, stream=True,
-        total_s=2.0, ttft_s=0.5, model="m", caller="a", route="r", cost_usd=0.05, overhead_s=0.01,
-    )  # fmt: skip
-    return msgspec.structs.replace(row, **changes)
+    usual = {
+        "endpoint": "chat",
+        "at": NOW - 30.0,
+        "caller": "a",
+        "route": "r",
+        "cost_usd": 0.05,
+        "overhead_s": 0.01,
+    }
+    return booked.served(outcome, **{**usual, **changes})
 
 
 def hit(**changes: Any) -> Served:
@@ -51,10 +57,7 @@ def totals_of(*rows: Served) -> LiveTotals:
 
 
 def test_the_sums_are_those_of_the_report() -> None:
-    lost = Attempt(
-        upstream="b", model="m", role=AttemptRole.HEDGE, outcome=AttemptOutcome.LOST, at=0.0,
-        total_s=1.0, cost_usd=0.01,
-    )  # fmt: skip
+    lost = attempt(AttemptOutcome.LOST, upstream="b", role=AttemptRole.HEDGE, cost_usd=0.01)
     rows = (
         served(attempts=(lost,)),
         hit(),
@@ -280,11 +283,8 @@ def test_machines_by_the_hour_have_their_load_and_break_even() -> None:
     totals = LiveTotals(lambda: NOW, {"gpu": machine})
 
     def called(upstream: str, at: float, **changes: Any) -> Served:
-        attempt = Attempt(
-            upstream=upstream, model="m", role=AttemptRole.FIRST, outcome=AttemptOutcome.WON,
-            at=at, total_s=30.0, completion_tokens=1000,
-        )  # fmt: skip
-        return served(at=at, attempts=(attempt,), **changes)
+        call = attempt(upstream=upstream, at=at, total_s=30.0, completion_tokens=1000)
+        return served(at=at, attempts=(call,), **changes)
 
     first = NOW // 60 * 60 - 600
     for row in (called("gpu", first), called("gpu#2", NOW - 30.0), called("api", NOW - 20.0)):

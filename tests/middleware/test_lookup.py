@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -12,14 +12,17 @@ from headstart.decisions import Outcome
 from headstart.middleware.lookup import Finder, RecentAnswers
 from headstart.middleware.observers import FirstBytes
 from headstart.middleware.prepare import Prepared, Repeat
-from headstart.observe import Served
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Directives, Lifetime
 from headstart.policies.gate import SHORTEST_S, UNKNOWN_S, EncoderWaitLimit
 from headstart.types import ChatRequest
+from support.booked import served
 from support.caches import CacheRig, running
 from support.entries import entry
 from support.fakes import FaultyStore
+
+if TYPE_CHECKING:
+    from headstart.observe import Served
 
 
 def test_answers_are_remembered_for_their_window() -> None:
@@ -183,28 +186,15 @@ async def test_a_question_waits_for_the_encoder_as_long_as_fresh_answers_take() 
     assert lookup.reason == "encoder-busy"
 
 
-def served(outcome: Outcome, ttft_s: float, *, status: int = 200) -> Served:
-    return Served(
-        id="1",
-        at=0.0,
-        endpoint="/v1/chat/completions",
-        outcome=outcome,
-        status=status,
-        stream=True,
-        total_s=9.0,
-        ttft_s=ttft_s,
-        encode_s=0.2,
-        lookup_s=0.1,
-        route="r",
-        model="m",
-    )
+def answered(outcome: Outcome, ttft_s: float, **changes: Any) -> Served:
+    return served(outcome, ttft_s=ttft_s, encode_s=0.2, lookup_s=0.1, route="r", **changes)
 
 
 def test_only_fresh_answers_teach_how_long_a_hit_is_worth_waiting_for() -> None:
     wait_limit = EncoderWaitLimit()
     observer = FirstBytes(wait_limit)
-    observer.notify(served(Outcome.EXACT, 0.8))
-    observer.notify(served(Outcome.MISS, 0.8, status=503))
+    observer.notify(answered(Outcome.EXACT, 0.8))
+    observer.notify(answered(Outcome.MISS, 0.8, status=503))
     assert wait_limit.wait_s("r", "m") == UNKNOWN_S
-    observer.notify(served(Outcome.MISS, 0.301))  # of which our own lookup took 0.3
+    observer.notify(answered(Outcome.MISS, 0.301))  # of which our own lookup took 0.3
     assert wait_limit.wait_s("r", "m") == SHORTEST_S

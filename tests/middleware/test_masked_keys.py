@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headstart.middleware.upstreams.outgoing import MaskedBody
-from support.patience import PATIENCE_S
+from support.patience import until
 from support.raw_upstream import RawUpstream
 from support.relaying import relay_to, says
 
@@ -98,9 +98,7 @@ async def test_no_answer_shows_it_in_a_header_or_over_two_reads(
     upstream = RawUpstream(None)
 
     async def speak() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not upstream.requests:
-                await asyncio.sleep(0.01)
+        await until(lambda: upstream.requests)
         await asyncio.sleep(0.05)
         upstream.speak(whole[:at])
         upstream.answer = whole  # to a call that replaces the broken one

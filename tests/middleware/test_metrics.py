@@ -20,22 +20,13 @@ from headstart.middleware.metrics import (
 )
 from headstart.middleware.observers import RecentRequests
 from headstart.observe import Committed, Encoded, Observation, Served, SocketTraffic, StageFailed
+from support.booked import served
 
 LEVELS = Levels(entries=3, bytes=400, partitions=2, in_flight=1, websockets=4, encoder_queue=5)
-HIT = Served(
-    id="1",
-    at=1.0,
-    endpoint="/v1/chat/completions",
-    outcome=Outcome.EXACT,
-    status=200,
-    stream=True,
-    total_s=0.3,
-    ttft_s=0.1,
-    model="a-model",
-    upstream="openai",
-    lookup_s=0.001,
+HIT = served(
+    Outcome.EXACT, total_s=0.3, ttft_s=0.1, model="a-model", upstream="openai", lookup_s=0.001,
     completion_tokens=11,
-)
+)  # fmt: skip
 
 
 def changed(**fields: Any) -> Served:

@@ -30,10 +30,10 @@ from headstart.middleware.asgi import Gateway, StartedEngine
 from headstart.middleware.endpoints import EndpointTable
 from headstart.settings import ServerSettings, Settings
 from support.django_site import django_site
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.proxied import Reply, reply_of
 from support.serving import serving
-from support.simulated import in_flight, until
+from support.simulated import in_flight
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping

@@ -11,10 +11,10 @@ from yarl import URL
 
 from headstart.decisions import Outcome
 from headstart.middleware.asgi import Gateway
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.proxied import CHAT, Proxied, proxied, reply_of
 from support.scripted import USAGE, ScriptedUpstream
-from support.simulated import in_flight, until
+from support.simulated import in_flight
 
 pytestmark = pytest.mark.anyio
 
@@ -192,9 +192,7 @@ async def test_a_client_that_leaves_before_the_answer_began_cancels_the_call() -
 
 
 async def _gone(proxy: Proxied, count: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while sum(row.error == "client-gone" for row in proxy.served) < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: sum(row.error == "client-gone" for row in proxy.served) >= count)
 
 
 async def test_two_credentials_never_share_an_answer() -> None:

@@ -27,11 +27,13 @@ from headstart.middleware.record import Recorder
 from headstart.observe import StageFailed
 from headstart.types import Call, RawResponse
 from support import fakes
+from support.candidates import make_call
 from support.entries import entry
+from support.patience import until
 from support.proxied import proxied
 from support.scripted_messages import ScriptedMessages
 from support.sidecar import PROMPT, sidecar
-from support.simulated import chat, until
+from support.simulated import chat
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,17 +67,7 @@ class Bench:
 
 def call(prompt: str = "Hi", **fields: Any) -> Call:
     body = msgspec.json.encode(chat(prompt, **fields))
-    return Call(
-        id="call",
-        method="POST",
-        path=b"/v1/chat/completions",
-        query_string=b"",
-        headers=((b"authorization", b"Bearer sk-secret"),),
-        body=body,
-        dialect=CHAT.name,
-        endpoint="chat",
-        request=CHAT.parse_request(body),
-    )
+    return make_call(body, CHAT, headers=((b"authorization", b"Bearer sk-secret"),))
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.reading import SSEDecoder
 from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, Reasoning, Text, ToolCall
-from support.events import events_of
+from support.events import events_of, folded
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Frame
@@ -74,11 +74,7 @@ def events_in(raw: bytes) -> list[StreamEvent]:
 
 
 def completion_of(raw: bytes) -> Completion:
-    transcript = Transcript()
-    transcript.feed(events_in(raw))
-    completion = transcript.completion(now=0)
-    assert completion is not None
-    return completion
+    return folded(events_in(raw))
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -175,10 +171,7 @@ def test_openai_sdk_reads_the_replay(name: str) -> None:
 
 def test_cerebras_answer_is_field_equal() -> None:
     answer = interaction("pydantic-ai/test_cerebras_model_simple.yaml")["parsed_body"]
-    transcript = Transcript()
-    transcript.feed(DIALECT.decode_body(200, json.dumps(answer).encode()))
-    completion = transcript.completion(now=0)
-    assert completion is not None
+    completion = folded(DIALECT.decode_body(200, json.dumps(answer).encode()))
     replay = json.loads(DIALECT.render(completion).json(answer["id"], answer["created"]))
     assert without_nulls(replay) == answer
 

@@ -19,8 +19,8 @@ from headstart.dialects.dialect import translate_events
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.reading import SSEDecoder
-from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, Started, Text, ToolCall
+from support.events import folded
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Frame
@@ -143,14 +143,6 @@ def recorded(name: str, dialect: str) -> list[StreamEvent]:
     return list(DIALECTS[dialect].decode_body(answer["status"]["code"], body))
 
 
-def collected(events: list[StreamEvent]) -> Completion:
-    transcript = Transcript()
-    transcript.feed(events)
-    completion = transcript.completion(now=0)
-    assert completion is not None
-    return completion
-
-
 def heard(completion: Completion, dialect: str) -> Heard:
     usage = completion.usage
     return Heard(
@@ -204,18 +196,18 @@ def test_a_cut_at_any_byte_changes_nothing(name: str, end: bytes) -> None:
 @pytest.mark.parametrize(("name", "source"), ANSWERS.items())
 def test_every_dialect_says_the_same(name: str, source: str, target: str) -> None:
     events = recorded(name, source)
-    original = heard(collected(events), source)
+    original = heard(folded(events), source)
     if len(original.texts) > 1 and target == "anthropic":
         pytest.skip("the dialect has one choice alone")
     dialect = DIALECTS[target]
     translated = translate_events(events, DIALECTS[source], dialect)
     encoder = dialect.encoder("id", 1, include_usage=True)
     streamed = b"".join(encoder.feed([event]) for event in translated)
-    stored = dialect.render(collected(list(translated)))
+    stored = dialect.render(folded(list(translated)))
     for completion in (
-        collected(events_of(streamed, target)),
-        collected(events_of(stored.sse("id", 1, include_usage=True), target)),
-        collected(list(dialect.decode_body(200, stored.json("id", 1)))),
+        folded(events_of(streamed, target)),
+        folded(events_of(stored.sse("id", 1, include_usage=True), target)),
+        folded(list(dialect.decode_body(200, stored.json("id", 1)))),
     ):
         said = heard(completion, target)
         expected = original if original.tokens else original._replace(tokens=said.tokens)
@@ -236,10 +228,10 @@ def test_geminis_streams_are_replayed_value_by_value(name: str) -> None:
     raw = stream(name, "gemini")
     assert raw is not None
     events = events_of(raw, "gemini")
-    completion = collected(events)
+    completion = folded(events)
     id = next(event.id for event in events if isinstance(event, Started))
     replay = DIALECTS["gemini"].render(completion).sse(id, 1, include_usage=True)
-    assert collected(events_of(replay, "gemini")) == completion
+    assert folded(events_of(replay, "gemini")) == completion
     original, replayed = (_leaves(each) for each in (raw, replay))
     assert {path: replayed.get(path) for path in original} == original
     assert set(replayed) - set(original) <= {".candidates.index"}

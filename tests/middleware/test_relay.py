@@ -19,10 +19,10 @@ from headstart.middleware.upstreams.http import HTTPUpstream, _WatchedConnection
 from headstart.mount import build_gateway
 from headstart.settings import UpstreamSettings
 from support.fakes import Recorder
+from support.patience import until
 from support.proxied import proxied
 from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, raw_upstream
 from support.serving import serving
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,9 +13,9 @@ import pytest
 from headstart.decisions import Outcome
 from headstart.middleware.relay import resource_of
 from headstart.types import KEPT_BYTES, Upload
+from support.patience import until
 from support.raw_upstream import RawUpstream, ask_raw, open_raw
 from support.relaying import EMBED, relay_to, request, says
-from support.simulated import until
 
 if TYPE_CHECKING:
     from headstart.observe import Served

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.shaping.steps import is_editable, with_document
-from headstart.types import Call
+from support.candidates import make_call
 from support.gemini_stream import OPERATIONS
+
+if TYPE_CHECKING:
+    from headstart.types import Call
 
 BODY = (
     b'{"model": "m",  "temperature": 1.0, "seed":10000000000000000000000,'
@@ -16,18 +21,7 @@ BODY = (
 
 
 def a_call(body: bytes = BODY) -> Call:
-    return Call(
-        id="c",
-        method="POST",
-        path=b"/v1/chat/completions",
-        query_string=b"",
-        headers=(),
-        body=body,
-        dialect=OPENAI_CHAT.name,
-        endpoint="chat",
-        request=OPENAI_CHAT.parse_request(body),
-        prompt_tokens=1000,
-    )
+    return make_call(body, OPENAI_CHAT, prompt_tokens=1000)
 
 
 def test_unchanged_members_keep_their_bytes() -> None:

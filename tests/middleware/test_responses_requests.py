@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openai.types.responses.response_create_params as api
 import pydantic
@@ -18,8 +18,11 @@ from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.errors import InvalidRequest
 from headstart.middleware.shaping.steps import with_document
 from headstart.policies.output.continuation import continuing
-from headstart.types import Call
+from support.candidates import make_call
 from support.translated import CHAT, MESSAGES, PDF, PNG, PORTABLE, SCHEMA
+
+if TYPE_CHECKING:
+    from headstart.types import Call
 
 DIALECT = OPENAI_RESPONSES
 PARAMS: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(api.ResponseCreateParams)
@@ -327,10 +330,7 @@ FORM = DIALECT.form
 
 def call_of(**fields: Any) -> Call:
     body = json.dumps({"model": "m", "input": "Hi", **fields}).encode()
-    return Call(
-        id="1", method="POST", path=b"/v1/responses", query_string=b"", headers=(), body=body,
-        dialect=DIALECT.name, endpoint="/v1/responses", request=DIALECT.parse_request(body),
-    )  # fmt: skip
+    return make_call(body, DIALECT, path=b"/v1/responses", endpoint="/v1/responses")
 
 
 def edited(call: Call, document: dict[str, Any] | None) -> dict[str, Any]:

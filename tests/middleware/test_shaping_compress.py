@@ -22,8 +22,8 @@ from headstart.reply import AnswerWithheld
 from headstart.settings import CompressionSettings
 from headstart.types import Finished
 from support.candidates import CHAT, Actor, Targets, chat_call, read, say, whole
+from support.patience import until
 from support.prompts import ROWS, TABLE, chat
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

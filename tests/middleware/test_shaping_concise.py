@@ -10,12 +10,12 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.shaping.answer_length import AskBriefly
 from headstart.policies.output.answer_limits import directive
 from headstart.settings import OutputSettings
-from headstart.types import Call
-from support.candidates import Actor, Targets, whole
+from support.candidates import Actor, Targets, make_call, whole
 
 if TYPE_CHECKING:
     from headstart.attempts import ShapingEffect
     from headstart.dialects.dialect import Dialect
+    from headstart.types import Call
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -26,11 +26,7 @@ QUESTION = "Why does the moon move the sea?"
 def a_call(text: str = QUESTION, dialect: str = OPENAI_CHAT.name, **fields: Any) -> Call:
     asked = [{"role": "user", "content": text}]
     body = msgspec.json.encode({"model": "gpt-4o", "messages": asked, "stream": True, **fields})
-    return Call(
-        id="call", method="POST", path=b"/v1/chat/completions", query_string=b"", headers=(),
-        body=body, dialect=dialect, endpoint="chat",
-        request=DIALECTS[dialect].parse_request(body), prompt_tokens=10,
-    )  # fmt: skip
+    return make_call(body, DIALECTS[dialect], prompt_tokens=10)
 
 
 async def ask(

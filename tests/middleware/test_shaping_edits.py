@@ -10,14 +10,11 @@ import pytest
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.errors import UpstreamProtocolError, UpstreamRefused
-from headstart.middleware.reading import SSEDecoder
 from headstart.middleware.shaping import edits
 from headstart.middleware.shaping.edits import INSTRUCTION, AskForEdits
 from headstart.policies.output.answer_limits import ENOUGH_PAIRS
-from headstart.reply import Transcript
 from headstart.types import (
     Call,
-    Completion,
     Ended,
     Finished,
     Piece,
@@ -25,7 +22,8 @@ from headstart.types import (
     Started,
     TextDelta,
 )
-from support.candidates import CHAT, JSON, UNIX, Actor, Targets, chat_call, read, say, text, whole
+from support.candidates import CHAT, JSON, Actor, Targets, chat_call, read, say, text, whole
+from support.events import streamed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -88,28 +86,11 @@ async def test_blocks_come_out_as_the_whole_document_in_its_border(size: int) ->
     assert row.tokens_after < 0.1 * row.tokens_before
 
 
-def decoded(pieces: list[Any], dialect: Any = CHAT) -> Completion:
-    """Return a stream as a client reads its bytes; it must be whole."""
-    decoder, transcript = dialect.decoder(), Transcript()
-    for frame in SSEDecoder(max_frame_bytes=2**20).feed(b"".join(piece.data for piece in pieces)):
-        transcript.feed(decoder.feed(frame))
-    if dialect.name == GEMINI_GENERATE.name:  # it has no terminal event
-        transcript.feed((Ended(),))
-    completion = transcript.completion(UNIX)
-    assert completion is not None
-    return completion
-
-
-def streamed(pieces: list[Any], dialect: Any = CHAT) -> str:
-    parts = decoded(pieces, dialect).choices[0].parts
-    return "".join(getattr(part, "text", "") for part in parts)
-
-
 async def test_the_stream_is_whole_and_bears_the_providers_usage() -> None:
     scene = Scene(whole(BLOCK))
     pieces = await scene.pieces(call_of(stream_options={"include_usage": True}))
-    assert streamed(pieces) == f"```text\n{CHANGED}\n```"
-    assert decoded(pieces).usage == {"prompt_tokens": 30, "completion_tokens": 20}
+    assert streamed(CHAT, pieces).choices[0].text == f"```text\n{CHANGED}\n```"
+    assert streamed(CHAT, pieces).usage == {"prompt_tokens": 30, "completion_tokens": 20}
 
 
 async def test_a_whole_answer_is_one_body_of_the_right_length() -> None:
@@ -171,7 +152,7 @@ async def test_every_dialect_is_asked_for_blocks(dialect: Any, body: Any, last: 
     assert shown == f"```text\n{CHANGED}\n```"
     streaming = msgspec.structs.replace(dialect.parse_request(raw), stream=True)
     pieces = await scene.pieces(msgspec.structs.replace(call, request=streaming))
-    assert streamed(pieces, dialect) == shown
+    assert streamed(dialect, pieces).choices[0].text == shown
     sent = msgspec.json.decode(scene.actor.calls[0].body)
     for step in last:
         sent = sent[step]

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from headstart import reply
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
-from headstart.middleware.reading import SSEDecoder
 from headstart.middleware.shaping import quotes as module
 from headstart.middleware.shaping.prompt_compression import TextWorker
 from headstart.middleware.shaping.quotes import INSTRUCTION, QuoteByNumber
 from headstart.observe import StageFailed
-from headstart.reply import Transcript
 from headstart.types import (
     Call,
     Ended,
@@ -30,7 +28,8 @@ from headstart.types import (
     TextDelta,
     ToolCallDelta,
 )
-from support.candidates import CHAT, JSON, UNIX, Actor, Targets, chat_call, read, say, text, whole
+from support.candidates import CHAT, JSON, Actor, Targets, chat_call, read, say, text, whole
+from support.events import streamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,18 +173,6 @@ ANSWER = "A ⟦q:1⟧ b ⟦q:9⟧ ⟦q:1-2⟧\n```\n⟦q:1⟧\n```\n⟦q:2⟧ �
 SHOWN = f"A {ONE} b ⟦q:9⟧ {ONE} {TWO}\n```\n⟦q:1⟧\n```\n{TWO} ⟦q:"
 
 
-def streamed(pieces: list[Any], dialect: Any = CHAT) -> str:
-    """Return the text of a stream's bytes, as a client reads it; it must be whole."""
-    decoder, transcript = dialect.decoder(), Transcript()
-    for frame in SSEDecoder(max_frame_bytes=2**20).feed(b"".join(piece.data for piece in pieces)):
-        transcript.feed(decoder.feed(frame))
-    if dialect.name == GEMINI_GENERATE.name:  # it has no terminal event
-        transcript.feed((Ended(),))
-    completion = transcript.completion(UNIX)
-    assert completion is not None
-    return "".join(getattr(part, "text", "") for part in completion.choices[0].parts)
-
-
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, len(ANSWER)), max_size=12).map(sorted))
 async def test_a_stream_split_anywhere_reads_the_same(cuts: list[int], bench: TextWorker) -> None:
@@ -196,7 +183,7 @@ async def test_a_stream_split_anywhere_reads_the_same(cuts: list[int], bench: Te
     groups += [(TextDelta(text=chunk), padding) for chunk in chunks]
     groups.append((Finished(reason="stop"), Ended()))
     script = [Piece(encoder.feed(events), events) for events in groups]
-    assert streamed(await Scene(bench, *script).pieces(call_of())) == SHOWN
+    assert streamed(CHAT, await Scene(bench, *script).pieces(call_of())).choices[0].text == SHOWN
 
 
 @pytest.mark.parametrize("dialect", [CHAT, ANTHROPIC, GEMINI], ids=lambda each: each.name)
@@ -220,7 +207,7 @@ async def test_a_stream_goes_on_in_its_own_dialect(dialect: Any, bench: TextWork
     call = msgspec.structs.replace(chat_call(), body=raw, dialect=dialect.name, request=request)
     pieces = await Scene(bench, *script).pieces(call)
     assert pieces[:2] == script[:2]
-    assert streamed(pieces, dialect) == f"It says {ONE}."
+    assert streamed(dialect, pieces).choices[0].text == f"It says {ONE}."
 
 
 async def test_a_mark_that_its_content_block_cuts_stays_in_its_block(bench: TextWorker) -> None:

@@ -10,8 +10,8 @@ import pytest
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.registry import in_dialect, refuse_in_dialect
-from headstart.reply import Transcript
 from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Text
+from support.events import folded
 
 PART = {"type": "output_text", "text": "Blue.", "annotations": [], "logprobs": []}
 MESSAGE = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}
@@ -25,10 +25,7 @@ def entry(*output: Any, dialect: str = OPENAI_RESPONSES.name, **fields: Any) -> 
     """Return the entry of an answer of Responses."""
     whole = {"id": "r", "object": "response", "status": "completed", "model": "m", "created_at": 1}
     document = {**whole, **ECHO, "usage": USAGE, "output": list(output), **fields}
-    transcript = Transcript()
-    transcript.feed(OPENAI_RESPONSES.decode_body(200, json.dumps(document).encode()))
-    answer = transcript.completion(0.0)
-    assert answer is not None
+    answer = folded(OPENAI_RESPONSES.decode_body(200, json.dumps(document).encode()))
     return Entry(id="1", key=KEY, answer=answer, origin=ORIGIN, created=0.0, dialect=dialect)
 
 

@@ -11,7 +11,7 @@ import pytest
 from headstart.errors import UpstreamTimeout
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
-from headstart.types import Call
+from support.candidates import make_call
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ READ_S = 0.8
 PIECES = 25
 GAP_S = 0.05
 """All pieces together take longer than ``READ_S``, and each comes long before it."""
-CALL = Call(
-    id="call", method="GET", path=b"/", query_string=b"", headers=(), body=b"", dialect="",
-    endpoint="relay", editable=False,
-)  # fmt: skip
+CALL = make_call(method="GET", path=b"/")
 
 
 @contextlib.asynccontextmanager

@@ -13,11 +13,10 @@ from headstart import HeadstartMiddleware
 from headstart.errors import RequestTimeout
 from headstart.middleware.body import read_body
 from headstart.middleware.http_protocol import BoundedHeadProtocol
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, sidecar_before
 from support.scripted import ScriptedUpstream
 from support.serving import KEPT_ALIVE_S, serving
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,11 +14,13 @@ from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import READ_BYTES
 from headstart.settings import UpstreamSettings
-from headstart.types import Call
-from support.patience import PATIENCE_S
+from support.candidates import make_call
+from support.patience import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from headstart.types import Call
 
 pytestmark = pytest.mark.anyio
 
@@ -113,17 +115,7 @@ async def hostile(ending: str, stray: Stray) -> AsyncIterator[tuple[Hostile, str
 
 
 def call_of(path: str, method: str = "GET") -> Call:
-    return Call(
-        id="call",
-        method=method,
-        path=path.encode(),
-        query_string=b"",
-        headers=(),
-        body=b"",
-        dialect="",
-        endpoint="relay",
-        editable=False,
-    )
+    return make_call(method=method, path=path.encode())
 
 
 async def ask(upstream: HTTPUpstream, path: str, method: str = "GET") -> bytes:
@@ -223,9 +215,7 @@ async def test_a_warmed_connection_with_more_on_it_is_not_used() -> None:
         upstream._open()
         upstream._keep_warm()
         await peer.sent.wait()
-        async with asyncio.timeout(PATIENCE_S):
-            while supervisor.running:
-                await asyncio.sleep(0.001)
+        await until(lambda: not supervisor.running)
         assert [await ask(upstream, f"/{number}") for number in range(3)] == OWN
         await upstream.aclose()
     await supervisor.aclose()

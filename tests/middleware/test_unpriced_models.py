@@ -8,36 +8,33 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.attempts import AttemptOutcome
 from headstart.cli.explain import print_explained
 from headstart.decisions import Outcome
 from headstart.middleware.observers import UnpricedModels
-from headstart.observe import Served
+from support.booked import attempt, served
 from support.proxied import proxied
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from headstart.observe import Served
 
-def served(upstream: str = "far", model: str = "m", **fields: Any) -> Served:
-    asked: dict[str, Any] = {"outcome": AttemptOutcome.WON, "role": AttemptRole.FIRST, **fields}
-    attempt = Attempt(upstream=upstream, model=model, at=0.0, total_s=0.1, **asked)
-    return Served(
-        id="1", at=0.0, endpoint="/", outcome=Outcome.MISS, status=200, stream=False, total_s=0.1,
-        attempts=(attempt,),
-    )  # fmt: skip
+
+def asked(upstream: str = "far", model: str = "m", **fields: Any) -> Served:
+    return served(attempts=(attempt(upstream=upstream, model=model, total_s=0.1, **fields),))
 
 
 def test_each_model_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     log = UnpricedModels(frozenset({"far"}))
     for each in (
-        served(),
-        served(),
-        served(model="other"),
-        served(model="priced", cost_usd=0.0),
-        served(model="refused", outcome=AttemptOutcome.FAILED),
-        served("own server"),
-        msgspec.structs.replace(served(model="/v1/files"), outcome=Outcome.RELAY),
+        asked(),
+        asked(),
+        asked(model="other"),
+        asked(model="priced", cost_usd=0.0),
+        asked(model="refused", outcome=AttemptOutcome.FAILED),
+        asked("own server"),
+        msgspec.structs.replace(asked(model="/v1/files"), outcome=Outcome.RELAY),
     ):
         log.notify(each)
     assert [record.args for record in caplog.records] == [("m", "far"), ("other", "far")]
@@ -47,7 +44,7 @@ def test_each_model_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_made_up_names_do_not_fill_the_memory(caplog: pytest.LogCaptureFixture) -> None:
     log = UnpricedModels(frozenset({"far"}))
     for number in range(3000):
-        log.notify(served(model=str(number)))
+        log.notify(asked(model=str(number)))
     assert len(caplog.records) == len(log._warned) == 1000
 
 
@@ -63,7 +60,7 @@ def test_explain_says_what_cheapest_cannot_compare() -> None:
     from rich.console import Console
 
     console: Console = Console(record=True, width=200)
-    print_explained(console, served(), None)
+    print_explained(console, asked(), None)
     shown = console.export_text()
     assert "asked     far, first: won, 100 ms, no price is known" in shown
     assert "unpriced  m at far: its cost is not booked" in shown
@@ -74,7 +71,7 @@ def test_explain_says_what_was_relayed_and_misses_no_price() -> None:
 
     console: Console = Console(record=True, width=200)
     row = msgspec.structs.replace(
-        served(model="/v1/files"), outcome=Outcome.RELAY, endpoint="/v1/files", bytes_down=1234
+        asked(model="/v1/files"), outcome=Outcome.RELAY, endpoint="/v1/files", bytes_down=1234
     )
     print_explained(console, row, None)
     shown = console.export_text()

@@ -13,7 +13,7 @@ from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
 from support.candidates import chat_call, read
-from support.patience import PATIENCE_S
+from support.patience import until
 from support.scripted import ScriptedUpstream
 from support.serving import serving
 
@@ -60,9 +60,7 @@ async def cancel_a_call(upstream: HTTPUpstream, provider: Provider) -> None:
 
 
 async def settled(supervisor: Supervisor) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while supervisor.running:
-            await asyncio.sleep(0.001)
+    await until(lambda: not supervisor.running)
 
 
 @pytest.mark.parametrize("warm", [True, False])

@@ -15,10 +15,9 @@ import pytest
 import trustme
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.raw_upstream import RawUpstream, open_raw, raw_upstream
 from support.serving import bind_free_port
-from support.simulated import until
 from support.websocket_provider import Provider, before
 
 if TYPE_CHECKING:

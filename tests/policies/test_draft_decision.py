@@ -75,27 +75,22 @@ def test_probabilities_never_fall_with_the_score(
 
 
 def test_a_confident_draft_is_accepted() -> None:
-    found = decide_draft(None, SURE, CALIBRATION_PRIORS[ScoreBasis.LOGPROBS], 0.8)
+    found = decide_draft(SURE, CALIBRATION_PRIORS[ScoreBasis.LOGPROBS], 0.8)
     assert (found.accept, found.reason) == (True, "confident")
-    assert found.confidence
-    assert found.confidence >= 0.8
 
 
-def test_an_unsure_draft_is_escalated_with_its_confidence() -> None:
-    found = decide_draft(None, SURE, FLAT, 0.8)
-    assert (found.accept, found.reason, found.confidence) == (False, "unsure", 0.5)
-
-
-def test_a_veto_overrules_any_confidence() -> None:
-    found = decide_draft("refusal", SURE, CALIBRATION_PRIORS[ScoreBasis.LOGPROBS], 0.0)
-    assert (found.accept, found.reason) == (False, "refusal")
+def test_an_unsure_draft_is_escalated() -> None:
+    assert FLAT.probability(SURE.value) == 0.5
+    assert decide_draft(SURE, FLAT, 0.5).accept
+    found = decide_draft(SURE, FLAT, 0.51)
+    assert (found.accept, found.reason) == (False, "unsure")
 
 
 @pytest.mark.parametrize(("score", "calibration"), [(None, FLAT), (SURE, None), (None, None)])
 def test_what_cannot_be_judged_is_escalated(
     score: Score | None, calibration: Calibration | None
 ) -> None:
-    found = decide_draft(None, score, calibration, 0.0)
+    found = decide_draft(score, calibration, 0.0)
     assert (found.accept, found.reason) == (False, "unjudged")
 
 

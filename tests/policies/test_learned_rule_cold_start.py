@@ -24,6 +24,7 @@ from headstart.policies.learned_rule.error_limit import (
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
 from headstart.policies.match import VerifiedMatch
 from policies.test_verified import QUESTION, encoded
+from support.labels import label
 
 ERROR_LIMIT = ErrorLimit(max_error=0.02, judge=EXACT_JUDGE)
 TARGETS = (0.001, 0.004, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
@@ -32,20 +33,9 @@ TARGETS = (0.001, 0.004, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 def near_miss(number: int, *, same: bool | None, **fields: Any) -> Label:
     features = np.zeros(len(NAMES))
     features[0] = 1
-    label = Label(
-        id=f"q{number}",
-        entry=f"e{number}",
-        domain="d",
-        source=LabelSource.MISS,
-        same=same,
-        at=float(number),
-        similarity=0.85,
-        version=VERSION,
-        features=pack_features(features),
-        veto="threshold",
-        stored=True,
-    )
-    return msgspec.structs.replace(label, **fields)
+    usual = {"at": float(number), "similarity": 0.85, "veto": "threshold", "stored": True}
+    known = {"version": VERSION, "features": pack_features(features)}
+    return label(f"q{number}", domain="d", same=same, **{**usual, **known, **fields})
 
 
 def after(right: int, wrong: int, error_limit: ErrorLimit = ERROR_LIMIT, **fields: Any) -> Domain:

@@ -30,6 +30,7 @@ from headstart.policies.output.document_edits import _OTHER_FORM
 from headstart.policies.output.sentences import SentenceCutter
 from headstart.policies.routing.rate_limits import duration_s
 from headstart.types import Turn
+from support.labels import label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +39,8 @@ ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
 
 
 def label_of(number: int, features: bytes, principal: str, *, same: bool, **fields: Any) -> Label:
-    fields = {"source": LabelSource.MISS, "similarity": 0.9, **fields}
-    return Label(
-        id=f"q{number}", entry=f"e{number}", domain="", same=same, at=1.0, version=VERSION,
-        features=features, principal=principal, **fields,
-    )  # fmt: skip
+    known = {"version": VERSION, "features": features, "principal": principal, "at": 1.0}
+    return label(f"q{number}", entry=f"e{number}", domain="", same=same, **{**known, **fields})
 
 
 def pair(closeness: float) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from headstart.decisions import (
     Encoding,
-    Label,
     LabelSource,
     MatchContext,
     Neighbor,
@@ -22,6 +22,7 @@ from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit
 from headstart.policies.match import VerifiedMatch, version_of
+from support.labels import label
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -103,19 +104,8 @@ def teach(domain: Domain, pair: tuple[str, str], *, same: bool) -> None:
     match = policy(domain)
     for n in range(1600):
         verdict = judge(match, *pair, 0.95)
-        domain.apply(
-            Label(
-                id=f"q{n}",
-                entry=f"e{n}",
-                domain="",
-                source=LabelSource.MISS,
-                same=same,
-                at=0.0,
-                similarity=0.95,
-                version=match.version,
-                features=verdict.features,
-            )
-        )
+        known = {"version": match.version, "features": verdict.features}
+        domain.apply(label(f"q{n}", domain="", same=same, similarity=0.95, **known))
         if domain.rule is Rule.LEARNED:
             return
 
@@ -133,21 +123,12 @@ def test_an_alarm_stops_everything() -> None:
     domain = Domain(ERROR_LIMIT)
     match = policy(domain)
     features = judge(match, QUESTION, QUESTION, 0.99).features
+    alarming = label(
+        "q", domain="", source=LabelSource.AUDIT, same=False, similarity=0.99,
+        version=match.version, features=features, served=True,
+    )  # fmt: skip
     for n in range(9):
-        domain.apply(
-            Label(
-                id=f"q{n}",
-                entry="x",
-                domain="",
-                source=LabelSource.AUDIT,
-                same=False,
-                at=0.0,
-                similarity=0.99,
-                version=match.version,
-                features=features,
-                served=True,
-            )
-        )
+        domain.apply(replace(alarming, id=f"q{n}"))
     assert judge(match, QUESTION, QUESTION, 1.0).veto == "alarm"
 
 

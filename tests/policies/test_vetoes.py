@@ -11,25 +11,19 @@ from headstart.decisions import Label, LabelSource
 from headstart.policies import match
 from headstart.policies.match import Vetoes, question_of
 from headstart.types import CacheKey, new_ulid, ulid_time
+from support.labels import label
 
-WRONG = Label(
-    id="asked",
-    entry="stored",
-    domain="d",
-    source=LabelSource.FEEDBACK,
-    same=False,
-    at=1.0,
-    similarity=0.95,
-    served=True,
-    question="q",
-)
+WRONG = label(
+    "asked", entry="stored", domain="d", source=LabelSource.FEEDBACK, same=False, at=1.0,
+    similarity=0.95, served=True, question="q",
+)  # fmt: skip
 RIGHT = msgspec.structs.replace(WRONG, same=True)
 
 
 def said(*labels: Label) -> Vetoes:
     vetoes = Vetoes()
-    for label in labels:
-        vetoes.apply(label)
+    for each in labels:
+        vetoes.apply(each)
     return vetoes
 
 

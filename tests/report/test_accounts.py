@@ -8,18 +8,15 @@ import io
 import msgspec
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.attempts import AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.report.accounts import Breakdown
 from headstart.report.values import Report
-from support.booked import hit, report_on, served
+from support.booked import attempt, hit, report_on, served
 
 
 def test_the_bill_by_caller_route_and_day() -> None:
-    lost = Attempt(
-        upstream="b", model="m", role=AttemptRole.HEDGE, outcome=AttemptOutcome.LOST, at=0.0,
-        total_s=1.0, cost_usd=0.01,
-    )  # fmt: skip
+    lost = attempt(AttemptOutcome.LOST, upstream="b", role=AttemptRole.HEDGE, cost_usd=0.01)
     won = msgspec.structs.replace(lost, outcome=AttemptOutcome.WON, cost_usd=0.05)
     report = report_on(
         served(caller="a", route="r", cost_usd=0.06, attempts=(won, lost)),

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import random
 from io import StringIO
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 
 from headstart.attempts import ShapingEffect
 from headstart.cli.report import print_tables
-from headstart.decisions import Outcome
-from headstart.observe import Served
 from headstart.report.sections import render_page
-from support.booked import report_on
+from support.booked import report_on, served
+
+if TYPE_CHECKING:
+    from headstart.observe import Served
 
 
 def answered(kind: str, tokens: int, *, status: int = 200) -> Served:
-    return Served(
-        id="01", at=1000.0, endpoint="/v1/chat/completions", outcome=Outcome.MISS, status=status,
-        stream=True, total_s=0.5 + tokens / 100, model="m",
-        shaped=(ShapingEffect(kind=kind, tokens_before=tokens, tokens_after=tokens),),
-    )  # fmt: skip
+    shaped = (ShapingEffect(kind=kind, tokens_before=tokens, tokens_after=tokens),)
+    return served(status=status, total_s=0.5 + tokens / 100, shaped=shaped)
 
 
 def both_sides(seed: int) -> list[Served]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.attempts import AttemptRole
 from headstart.decisions import Outcome
 from headstart.report.sections import sections
 from headstart.usual_calls import MOST_KINDS, UsualCalls, kind_of
-from support.booked import estimate_of, hit, line_of, report_on, served
+from support.booked import attempt, estimate_of, hit, line_of, report_on, served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,10 +152,7 @@ def test_audits_and_judges_cost_tokens_and_money() -> None:
 
 
 def test_an_audit_costs_the_tokens_of_all_its_calls() -> None:
-    won = Attempt(
-        upstream="a", model="m", role=AttemptRole.RACE, outcome=AttemptOutcome.WON, at=0.0,
-        total_s=1.0, prompt_tokens=10, completion_tokens=20,
-    )  # fmt: skip
+    won = attempt(role=AttemptRole.RACE, prompt_tokens=10, completion_tokens=20)
     audit = served(Outcome.AUDIT, prompt_tokens=10, completion_tokens=20, attempts=(won, won))
     assert report_on(hit(), audit).overall.savings.tokens == 100 - 60
 
@@ -193,10 +190,7 @@ def test_short_prompts_are_never_prefix_cached() -> None:
 def test_repeats_tell_whether_the_provider_caches_prompts() -> None:
     prompt = {"prompt_tokens": 20_000, "saved_usd": 0.05, "saved_prefix_usd": 0.045}
     hits = [hit(at=1000.0 + 10 * n, **prompt) for n in range(20)]
-    uncached = Attempt(
-        upstream="a", model="m", role=AttemptRole.FIRST, outcome=AttemptOutcome.WON, at=0.0,
-        total_s=1.0, prompt_tokens=20_000, cached_tokens=0,
-    )  # fmt: skip
+    uncached = attempt(prompt_tokens=20_000, cached_tokens=0)
     repeats = [
         served(
             holdout=True, entry="e", at=1005.0 + 10 * n, prompt_tokens=20_000, attempts=(uncached,)
@@ -208,10 +202,7 @@ def test_repeats_tell_whether_the_provider_caches_prompts() -> None:
 
 def test_a_prompt_that_only_hits_asked_is_cold_at_the_provider_and_would_not_have_been() -> None:
     prompt = {"prompt_tokens": 20_000, "saved_usd": 0.05, "saved_prefix_usd": 0.045}
-    cold = Attempt(
-        upstream="a", model="m", role=AttemptRole.FIRST, outcome=AttemptOutcome.WON, at=0.0,
-        total_s=1.0, prompt_tokens=20_000, cost_usd=0.05, prefix_usd=0.045,
-    )  # fmt: skip
+    cold = attempt(prompt_tokens=20_000, cost_usd=0.05, prefix_usd=0.045)
     rows = []
     for n in range(40):
         at = 1000.0 + 600.0 * n

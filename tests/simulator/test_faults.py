@@ -27,7 +27,8 @@ from headstart.lab.simulator.faults import (
     decode_fault,
 )
 from headstart.lab.simulator.oracle import split_tokens
-from support.simulated import Wire, chat, exchange, send_raw, simulated, until
+from support.patience import until
+from support.simulated import Wire, chat, exchange, send_raw, simulated
 
 if TYPE_CHECKING:
     from headstart.lab.simulator.faults import Fault

@@ -18,7 +18,7 @@ from benchmarks.safe_hits_scores import (
     text_table,
     time_apart,
 )
-from headstart.decisions import Label, LabelSource
+from support.labels import label
 from support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -61,24 +61,12 @@ ROWS = [
 ]
 
 
-def _label(id: str, entry: str, *, same: bool | None) -> Label:
-    return Label(
-        id=id,
-        entry=entry,
-        domain="d",
-        source=LabelSource.MISS,
-        same=same,
-        at=0.0,
-        similarity=0.9,
-    )
-
-
 def test_hits_are_scored_and_the_judge_is_held_to_the_truth() -> None:
     labels = [
-        _label("r1", "r2", same=True),
-        _label("r1", "r3", same=True),
-        _label("r1", "r2", same=None),
-        _label("r1", "gone", same=False),
+        label("r1", entry="r2", same=True),
+        label("r1", entry="r3", same=True),
+        label("r1", entry="r2", same=None),
+        label("r1", entry="gone", same=False),
     ]
     truth = {"r1": "a", "r2": "a", "r3": "b"}
     found = summarize(ROWS, [_sample(0), _sample(64)], labels, truth)

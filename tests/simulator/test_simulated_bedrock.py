@@ -15,7 +15,6 @@ from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.lab.simulator import Oracle, Simulator
 from headstart.lab.simulator.faults import Cut, ErrorFrame, InvalidEvent, Status
 from headstart.middleware.reading import EventStream
-from headstart.reply import Transcript
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -25,6 +24,7 @@ from headstart.types import (
     ToolCall,
     UsageReported,
 )
+from support.events import folded
 from support.sidecar import Provider, sidecar
 from support.simulated import exchange, simulated
 
@@ -62,11 +62,7 @@ def read(data: bytes) -> list[StreamEvent]:
 
 
 def parts(events: Iterable[StreamEvent]) -> tuple[Any, ...]:
-    transcript = Transcript()
-    transcript.feed(tuple(events))
-    completion = transcript.completion(now=0)
-    assert completion is not None
-    return completion.choices[0].parts
+    return folded(events).choices[0].parts
 
 
 async def test_both_forms_say_the_same() -> None:

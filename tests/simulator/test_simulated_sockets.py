@@ -11,7 +11,8 @@ import pytest
 
 from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Cut, Status
-from support.simulated import simulated, until
+from support.patience import until
+from support.simulated import simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

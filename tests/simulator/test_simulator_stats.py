@@ -10,7 +10,8 @@ import pytest
 
 from headstart.lab.simulator import ProviderProfile, Simulator
 from headstart.lab.simulator.faults import Cut, Stall, Status
-from support.simulated import chat, exchange, send_raw, simulated, until
+from support.patience import until
+from support.simulated import chat, exchange, send_raw, simulated
 
 pytestmark = pytest.mark.anyio
 

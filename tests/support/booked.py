@@ -1,4 +1,4 @@
-"""Rows of the books, as a gateway would have written them, and the report over them."""
+"""Rows of the books, as a gateway would have written them, with calls and reports."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
@@ -28,6 +29,14 @@ def served(outcome: Outcome = Outcome.MISS, **changes: Any) -> Served:
         model="m",
     )
     return msgspec.structs.replace(row, **changes)
+
+
+def attempt(outcome: AttemptOutcome = AttemptOutcome.WON, **changes: Any) -> Attempt:
+    """Return the first call of a request."""
+    call = Attempt(
+        upstream="a", model="m", role=AttemptRole.FIRST, outcome=outcome, at=0.0, total_s=1.0
+    )
+    return msgspec.structs.replace(call, **changes)
 
 
 def hit(total_s: float = 0.01, original_s: float = 2.0, **changes: Any) -> Served:

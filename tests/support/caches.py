@@ -112,10 +112,3 @@ def key(query: str | None, *, exact: str = "unknown", partition: str = "p") -> C
 
 def refuse_none(entry: Entry) -> str | None:
     return None
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what another task brings about."""
-    with anyio.fail_after(5):
-        while not condition():
-            await anyio.sleep(0.001)

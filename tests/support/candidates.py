@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from headstart.attempts import Attempt, RoutingEstimate, ShapingEffect
+    from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate
     from headstart.middleware.shaping.steps import Step as ShapingStep
     from headstart.observe import Observer
@@ -84,7 +85,7 @@ class Books:
         LOGS.clear()
 
     def attempts(self, id: str) -> tuple[Attempt, ...]:
-        return log_of(id).attempts
+        return tuple([row.attempt for row in log_of(id).rows])
 
     def take(self, id: str) -> tuple[Attempt, ...]:
         return log_of(id).take()
@@ -97,23 +98,20 @@ def log_of(id: str) -> AttemptLog:
     return LOGS.setdefault(id, AttemptLog())
 
 
-def chat_call(id: str = "call", *, stream: bool = True, **fields: object) -> Call:
+def make_call(body: bytes = b"", dialect: Dialect | None = None, **fields: Any) -> Call:
+    """Return a call with a chat of this dialect; without a dialect, one that is relayed."""
+    kind: dict[str, Any] = {"dialect": "", "endpoint": "relay", "editable": False}
+    if dialect is not None:
+        request = fields.pop("request", None) or dialect.parse_request(body)
+        kind = {"dialect": dialect.name, "endpoint": "chat", "request": request}
+    usual = {"id": "call", "method": "POST", "path": b"/v1/chat/completions", "query_string": b""}
+    return Call(**{**usual, "headers": (), "body": body, **kind, **fields})
+
+
+def chat_call(id: str = "call", *, stream: bool = True, **fields: Any) -> Call:
     flag = "true" if stream else "false"
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":%s}' % flag.encode()
-    return Call(
-        id=id,
-        method="POST",
-        path=b"/v1/chat/completions",
-        query_string=b"",
-        headers=(),
-        body=body,
-        dialect=CHAT.name,
-        endpoint="chat",
-        request=CHAT.parse_request(body),
-        prompt_tokens=10,
-        log=log_of(id),
-        **fields,  # type: ignore[arg-type]
-    )
+    return make_call(body, CHAT, id=id, prompt_tokens=10, log=log_of(id), **fields)
 
 
 def reply_of(

@@ -28,10 +28,10 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from headstart.dialects.dialect import Dialect
-    from headstart.types import StreamEvent
+    from headstart.types import Piece, StreamEvent
 
 
 def encoded(
@@ -48,13 +48,19 @@ def decoded(dialect: Dialect, stream: bytes) -> list[StreamEvent]:
     return [event for frame in SSEDecoder().feed(stream) for event in decoder.feed(frame)]
 
 
-def folded(events: Sequence[StreamEvent]) -> Completion:
+def folded(events: Iterable[StreamEvent], now: float = 0.0) -> Completion:
     """Fold events to the answer that they tell."""
     transcript = Transcript()
-    transcript.feed(events)
-    completion = transcript.completion(now=0)
+    transcript.feed(tuple(events))
+    completion = transcript.completion(now)
     assert completion is not None
     return completion
+
+
+def streamed(dialect: Dialect, pieces: Iterable[Piece]) -> Completion:
+    """Return the answer of a stream's bytes, as a client reads them; it must be whole."""
+    events = decoded(dialect, b"".join(piece.data for piece in pieces))
+    return folded((*events, Ended()) if dialect.ends_at_finish else events)
 
 
 def crumbled(events: Iterable[StreamEvent]) -> list[StreamEvent]:

@@ -13,7 +13,6 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.reading import FrameReader
 from headstart.middleware.shaping.answer_length import LimitAnswers
 from headstart.policies.output.answer_limits import ENOUGH, LengthKey, Lengths
-from headstart.reply import Transcript
 from headstart.settings import OutputSettings
 from headstart.types import (
     Call,
@@ -25,7 +24,8 @@ from headstart.types import (
     TextDelta,
     UsageReported,
 )
-from support.candidates import JSON, SSE, Actor, Step, Targets, log_of
+from support.candidates import JSON, SSE, Actor, Step, Targets, log_of, make_call
+from support.events import folded
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
@@ -50,16 +50,11 @@ def a_call(*, stream: bool = True, dialect: str = OPENAI_CHAT.name, **fields: An
         path = b"/v1beta/models/m:" + (b"streamGenerateContent" if stream else b"generateContent")
     body = msgspec.json.encode(document)
     reader = DIALECTS[dialect]
-    request = (
-        reader.operations.parse(path, b"alt=sse" if stream else b"", body)
-        if reader.operations is not None
-        else reader.parse_request(body)
-    )
-    return Call(
-        id="call", method="POST", path=path, query_string=b"", headers=(), body=body,
-        dialect=dialect, endpoint="chat", request=request, prompt_tokens=10,
-        log=log_of("call"),
-    )  # fmt: skip
+    request = None
+    if reader.operations is not None:
+        request = reader.operations.parse(path, b"alt=sse" if stream else b"", body)
+    log = log_of("call")
+    return make_call(body, reader, path=path, request=request, prompt_tokens=10, log=log)
 
 
 def events(*texts: str, reason: str = "stop", tokens: int | None = 40) -> list[StreamEvent]:
@@ -81,11 +76,8 @@ def frames(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
 
 def body(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
     """Return a whole answer: its bytes come before what they mean."""
-    transcript = Transcript()
-    transcript.feed(said)
-    completion = transcript.completion(7.0)
-    assert completion is not None
-    return [Piece(dialect.render(completion).json("up-1", 7)), Piece(b"", tuple(said))]
+    data = dialect.render(folded(said, 7.0)).json("up-1", 7)
+    return [Piece(data), Piece(b"", tuple(said))]
 
 
 @dataclass
@@ -153,13 +145,7 @@ class Answer:
 
 
 def _completion(said: Any) -> Completion:
-    transcript = Transcript()
-    transcript.feed(said)
-    if not transcript.ended:
-        transcript.feed([Ended()])
-    completion = transcript.completion(7.0)
-    assert completion is not None
-    return completion
+    return folded(said if Ended() in said else (*said, Ended()), 7.0)
 
 
 def site(*answers: list[StreamEvent], stream: bool = True, **options: Any) -> Site:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def label(id: str, *, domain: str = "domain", **fields: Any) -> Label:
     """Return the label of a miss whose answer was the same as its neighbour's."""
-    fields = {"source": LabelSource.MISS, "same": True, "at": NOW, "similarity": 0.9, **fields}
-    return Label(id=id, entry=f"entry-{id}", domain=domain, **fields)
+    usual = {"entry": f"entry-{id}", "source": LabelSource.MISS, "same": True, "at": NOW}
+    return Label(id=id, domain=domain, **{**usual, "similarity": 0.9, **fields})
 
 
 def full_label() -> Label:

@@ -8,9 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from headstart.observe import Committed
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.sidecar import sidecar
-from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,4 +1,20 @@
 """How long tests wait for what should happen at once."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PATIENCE_S = 100.0
 """Only what hangs takes so long, however busy the machine is. pytest ends a test at 120 s."""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until a condition holds."""
+    with anyio.fail_after(PATIENCE_S):
+        while not condition():
+            await anyio.sleep(0.001)  # leave the processor to others

@@ -18,10 +18,10 @@ from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
 from headstart.observe import Served
 from support.fakes import Recorder
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.proxied import CHAT, Reply, RunningParts, reply_of
 from support.serving import serving
-from support.simulated import chat, simulated, until
+from support.simulated import chat, simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

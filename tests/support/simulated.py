@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import anyio
 
 from headstart.lab.simulator import Simulator, serve
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from anyio.abc import SocketStream
 
@@ -26,15 +26,6 @@ async def simulated(simulator: Simulator) -> AsyncIterator[str]:
     with anyio.fail_after(PATIENCE_S):
         async with serve(simulator) as url:
             yield url
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until a condition holds."""
-    turns = 0
-    with anyio.fail_after(PATIENCE_S):
-        while not condition():
-            turns += 1
-            await anyio.sleep(0 if turns < 100 else 0.001)  # leave the processor to others
 
 
 async def in_flight(flights: Flights, clients: int) -> None:

@@ -250,7 +250,7 @@ class AttemptBooking:
         if call.affinity:
             self._states.affinities.served(call.affinity, self.key.upstream, now)
         if call.relayed:
-            self._states.measures.ended(self.key, now)
+            self._states.measures.ended(self.key)
         else:
             self._states.measures.answered(
                 self.key,
@@ -334,7 +334,7 @@ class AttemptBooking:
         self.booked = True
         self._state.breaker.neutral(self._permit)
         self._state.limits.give_back(self._reserved_tokens, now)
-        self._states.measures.ended(self.key, now)
+        self._states.measures.ended(self.key)
         if self._reservation is not None:
             self._reservation.release()
 
@@ -408,7 +408,7 @@ class AttemptBooking:
         )
         if outcome is not AttemptOutcome.WON:  # a whole answer was already learned
             gaps = () if self.call.relayed else self.gaps
-            self._states.measures.ended(self.key, now, gaps)
+            self._states.measures.ended(self.key, gaps)
         reservation = self._reservation
         if reservation is None:
             self.call.log.book(attempt, cost_of)

@@ -694,7 +694,7 @@ class JudgePanel:
             return DraftVerdict(DraftDecision(accept=True, reason="passed"), None)
         score = own or self._score(request, draft, second)
         calibration = None if score is None else self._scores[score.basis]
-        return DraftVerdict(decide_draft(None, score, calibration, self._min_confidence), score)
+        return DraftVerdict(decide_draft(score, calibration, self._min_confidence), score)
 
     async def _ask_own(
         self, request: ChatRequest, draft: Completion

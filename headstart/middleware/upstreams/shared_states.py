@@ -684,9 +684,9 @@ class SyncedMeasures(Measures):
         super().gaps(key, seconds)
         self._tell("gaps", (key, tuple(seconds)))
 
-    def ended(self, key: UpstreamModel, now: float, gaps: Sequence[float] = ()) -> None:
+    def ended(self, key: UpstreamModel, gaps: Sequence[float] = ()) -> None:
         """Count the end of a call, and learn its last gaps."""
-        super().ended(key, now, gaps)
+        super().ended(key, gaps)
         if gaps:
             self._tell("gaps", (key, tuple(gaps)))
 

@@ -454,13 +454,9 @@ class _Figures:
         if tokens >= _LEAST_TOKENS and 0.0 < tokens <= seconds * _MOST_TOKENS_PER_S:
             self.speed.add(tokens, seconds, now)
 
-    def gap_p99_s(self) -> float | None:
-        """Return the gap between pieces that one in a hundred exceeds; None: it is not known."""
-        return self.gaps.quantile(0.99) if self.gaps_seen >= _LEAST_GAPS else None
-
     def stall_limits_s(self) -> tuple[float, float]:
         """Return how long to wait for a piece, without and with tools."""
-        gap_s = self.gap_p99_s()
+        gap_s = self.gaps.quantile(0.99) if self.gaps_seen >= _LEAST_GAPS else None
         if gap_s is None:
             return _PATIENT_STALL_LIMIT_S, _PATIENT_STALL_LIMIT_S
         return max(_STALL_LIMIT_S, 10 * gap_s), max(_PATIENT_STALL_LIMIT_S, 10 * gap_s)
@@ -520,12 +516,7 @@ class Measures:
         figures.in_flight += 1
         return figures.stall_limits_s()
 
-    def ended(
-        self,
-        key: UpstreamModel,
-        now: float,  # noqa: ARG002 - the pair of ``began``
-        gaps: Sequence[float] = (),
-    ) -> None:
+    def ended(self, key: UpstreamModel, gaps: Sequence[float] = ()) -> None:
         """Count the end of a call, however it ended, and learn its last gaps."""
         self._of(key).end(gaps)
 
@@ -660,10 +651,6 @@ class Measures:
     def in_flight(self, key: UpstreamModel) -> int:
         """Return how many calls are under way."""
         return self._figures.get(key, _UNKNOWN).in_flight
-
-    def gap_p99_s(self, key: UpstreamModel) -> float | None:
-        """Return the gap between pieces that one in a hundred exceeds."""
-        return self._figures.get(key, _UNKNOWN).gap_p99_s()
 
     def first_token_limit_s(self, key: UpstreamModel, prompt_tokens: int, now: float) -> float:
         """Return how long to wait for a first token: 30 s, or four times its p99 if more."""

@@ -15,9 +15,8 @@ from headstart.embeddings.stores.redis import RedisStore
 from headstart.errors import StoreError
 from headstart.types import Delete, Entry, Lease
 from support.entries import entry, put
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 from support.redis_server import redis_server
-from support.simulated import until
 from support.stores import Stores, follow
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from headstart.errors import ConfigError, StoreError
 from headstart.types import Delete
 from support.entries import NOW, entry, put
 from support.labels import label, labelled
-from support.patience import PATIENCE_S
+from support.patience import until
 from support.repository import ROOT
 from support.stores import Clock, follow, scan
 
@@ -401,9 +401,7 @@ async def test_a_start_on_a_disk_that_hangs_fails_and_says_why(
         disk.set()
     # The thread that was left behind closes what it still opens. To ask a connection meanwhile can
     # crash the interpreter.
-    with anyio.fail_after(PATIENCE_S):
-        while any(thread.name == "store-opener" for thread in threading.enumerate()):
-            await anyio.sleep(0.001)
+    await until(lambda: not any(thread.name == "store-opener" for thread in threading.enumerate()))
     assert len(connections) == 2
     assert all(map(is_closed, connections))
 

@@ -6,21 +6,15 @@ import anyio
 import msgspec
 import pytest
 
-from headstart.decisions import Outcome
 from headstart.embeddings.stores.records import LOG_ROWS
 from headstart.errors import StoreError
-from headstart.observe import Committed, Served
+from headstart.observe import Committed
 from headstart.types import Delete, Entry, Logged, Put, StoreStats, VectorRow
+from support.booked import served
 from support.entries import NOW, SKETCH, entry, full_entry, put, raw_entry, row, vector
 from support.stores import Stores, follow, scan
 
 pytestmark = pytest.mark.anyio
-
-
-def booked(id: str, at: float) -> Served:
-    return Served(
-        id=id, at=at, endpoint="e", outcome=Outcome.MISS, status=200, stream=False, total_s=1.0
-    )
 
 
 @pytest.mark.parametrize("stored", [full_entry(), raw_entry()], ids=["completion", "raw"])
@@ -461,18 +455,18 @@ async def test_the_secret_is_random_and_the_same_for_all(stores: Stores) -> None
 
 async def test_books_keep_their_order_and_begin_where_asked(stores: Stores) -> None:
     store = await stores.open()
-    await store.add_to_books([booked("a", NOW), booked("b", NOW + 2)])
-    await store.add_to_books([booked("c", NOW + 1)])
+    await store.add_to_books([served(id="a", at=NOW), served(id="b", at=NOW + 2)])
+    await store.add_to_books([served(id="c", at=NOW + 1)])
     assert [served.id async for served in store.read_books()] == ["a", "b", "c"]
     assert [served async for served in store.read_books(NOW + 1)] == [
-        booked("b", NOW + 2),
-        booked("c", NOW + 1),
+        served(id="b", at=NOW + 2),
+        served(id="c", at=NOW + 1),
     ]
 
 
 async def test_long_books_are_read_to_their_end(stores: Stores) -> None:
     store = await stores.open()
-    rows = [booked(str(number), NOW + number) for number in range(2500)]
+    rows = [served(id=str(number), at=NOW + number) for number in range(2500)]
     await store.add_to_books(rows)
     assert [served async for served in store.read_books()] == rows
 
@@ -482,7 +476,7 @@ async def test_stored_entries_are_there_after_reopening(durable_url: str, stores
     secret = await store.secret()
     await store.append([Put(entry=full_entry(), vector=vector()), put("a")])
     await store.append([Delete(ids=("a",))])
-    await store.add_to_books([booked("r", NOW)])
+    await store.add_to_books([served(id="r", at=NOW)])
     kept, end = await store.stats(), await store.cursor()
     await store.aclose()
     again = await stores.open()
