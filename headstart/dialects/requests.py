@@ -44,12 +44,7 @@ _MAX_DEPTH = 128
 LONGEST_MODEL = 2048
 """Most characters of a model's name. Names are kept in the books, the metrics and the log; the
 longest ones are Bedrock's."""
-_TYPE_NAMES: dict[type, str] = {
-    bool: "a boolean",
-    dict: "an object",
-    int: "an integer",
-    str: "a string",
-}
+_TYPE_NAMES = {bool: "a boolean", dict: "an object", int: "an integer", str: "a string"}
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
