@@ -292,6 +292,12 @@ class HitDecider:
         pair = UnlabelledPair(domain=context.domain, entry=entry, verdict=verdict)
         return FeedbackSample(id, pair, LabelSource.NULL, question, context.principal, served=True)
 
+    def second_sample(
+        self, id: str, entry: Entry, question: str, context: MatchContext
+    ) -> FeedbackSample:
+        """Return the sample of the second answer to a miss."""
+        return self.null_sample(id, entry, question, context)._replace(repeat=True)
+
 
 def _as_miss(lookup: Lookup, reason: str) -> Lookup:
     return msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason=reason)

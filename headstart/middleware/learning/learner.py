@@ -387,7 +387,8 @@ class FeedbackSample(NamedTuple):
     asked: str = ""
     """Hash of the question, under which feedback is kept."""
     repeat: bool = False
-    """Ask the provider once more after it has answered this miss: a null audit."""
+    """Ask the provider once more after it has answered this miss: a null audit. Set for its second
+    answer, too, because the recorded traffic does not contain a second request."""
 
 
 class PendingComparison(NamedTuple):
