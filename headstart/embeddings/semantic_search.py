@@ -27,7 +27,6 @@ import asyncio
 import random
 import time
 from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import compress, filterfalse, repeat
 from operator import attrgetter
@@ -112,20 +111,25 @@ class SemanticSearch(Generic[P]):
 
     # --- lookups ---------------------------------------------------------------------------------
 
-    async def find(self, key: CacheKey, refuse: Refuse, context: MatchContext) -> Lookup:
+    async def find(
+        self,
+        key: CacheKey,
+        refuse: Refuse,
+        context: MatchContext,
+        max_wait: Callable[[], float] | None = None,
+    ) -> Lookup:
         """Ask the policy about the best neighbour that no guard vetoes.
 
-        ``key.query`` is the text to compare. ``refuse`` has the conditions of the request. An error
-        of a stage is reported and gives a miss.
+        ``key.query`` is the text to compare. ``refuse`` has the conditions of the request.
+        ``max_wait`` returns the longest wait for the question's encoding, and is called if there is
+        one. An error of a stage is reported and gives a miss.
         """
         group = key.group
         if not self.replica.index.size(group) and group not in self._expected:
             return miss("empty-partition")
-        now = asyncio.get_running_loop().time()
-        wait_s = self.max_wait_s if context.max_wait_s is None else context.max_wait_s
         query = SemanticQuery(
-            key, group, key.query or "", refuse, context, wait_s, now + wait_s,
-            now + self.max_wait_s,
+            key, group, key.query or "", refuse, context, asyncio.get_running_loop().time(),
+            self.max_wait_s, max_wait,
         )  # fmt: skip
         try:
             lookup = await self._search(query)
@@ -143,7 +147,7 @@ class SemanticSearch(Generic[P]):
         expected = [] if query.refused else self._near_arrivals(query)
         if not expected:
             return False
-        with anyio.CancelScope(deadline=query.entries_by):
+        with anyio.CancelScope(deadline=query.began + query.longest_s):
             for arrival in expected:
                 await arrival.wait()
         query.add_time("encode_s")
@@ -244,7 +248,7 @@ class SemanticSearch(Generic[P]):
     async def _encode(self, query: SemanticQuery) -> Encoding | None:
         """Return the question's encoding, or None if it does not come in time."""
         if query.encoding is None:
-            with anyio.CancelScope(deadline=query.encoded_by):
+            with anyio.CancelScope(deadline=query.began + query.wait_s()):
                 query.encoding = await self.encoder.encode(
                     query.text, tenant=query.context.tenant, priority=query.priority
                 )
@@ -283,7 +287,7 @@ class SemanticSearch(Generic[P]):
             return None
         query.encodings_left -= 1
         encoded = None
-        with anyio.CancelScope(deadline=query.encoded_by):
+        with anyio.CancelScope(deadline=query.began + query.wait_s()):
             encoded = await self.entries.encode(
                 entry, query.context.tenant, priority=query.priority
             )
@@ -322,7 +326,7 @@ class SemanticSearch(Generic[P]):
             self.policy,
             query.key,
             query.context,
-            query.wait_s,
+            query.wait_s(),
         )
         read = ReadAhead(self.replica, [each.id for each in candidates], query)
         deletions = self.replica.deletions
@@ -398,12 +402,12 @@ class SemanticQuery:
     """The text that is compared by meaning."""
     refuse: Refuse
     context: MatchContext
-    wait_s: float
-    """Longest wait for the question's encoding, and for those of its history, in seconds."""
-    encoded_by: float
-    """The latest time at which the question's encoding may come."""
-    entries_by: float
-    """The time until which an entry on its way into the index is waited for."""
+    began: float
+    """The loop's time at the start."""
+    longest_s: float
+    """The cache's own limit of a wait, in seconds."""
+    max_wait: Callable[[], float] | None
+    """Returns the limit for this question. It is called late: most are never encoded."""
     priority: float = 0.0
     """The similarity of the nearest sketch: the most promising questions are encoded first."""
     sketch: bytes | None = None
@@ -418,9 +422,13 @@ class SemanticQuery:
     """Guards vetoed all neighbours."""
     refused: bool = False
     """The question itself cannot be compared with any entry."""
-    spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    spent: dict[str, float] = field(default_factory=dict)
     """Seconds by the field of ``Lookup`` that reports them."""
     _counted_until: float = field(default_factory=time.perf_counter)
+
+    def wait_s(self) -> float:
+        """Return the longest wait for the question's encoding, and for those of its history."""
+        return self.longest_s if self.max_wait is None else self.max_wait()
 
     def miss(self, reason: str) -> Lookup:
         """Return a miss because of the question itself, which no entry can change."""
@@ -430,7 +438,7 @@ class SemanticQuery:
     def add_time(self, name: str) -> None:
         """Add the time since the last call, or since the start, to a field."""
         now = time.perf_counter()
-        self.spent[name] += now - self._counted_until
+        self.spent[name] = self.spent.get(name, 0.0) + now - self._counted_until
         self._counted_until = now
 
 

@@ -77,6 +77,22 @@ async def test_a_question_that_is_near_nothing_is_a_miss_and_nothing_is_encoded(
     assert gated(rig) == [GateOutcome.STOPPED]
 
 
+async def test_how_long_to_wait_is_asked_only_for_a_question_that_is_encoded(rig: CacheRig) -> None:
+    rig.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
+    waits: list[float] = []
+
+    def max_wait() -> float:
+        waits.append(60.0)
+        return 60.0
+
+    await put(rig, "a", "one@0")
+    await rig.cache.find_semantic(key("uno@0~80"), refuse_none, max_wait=max_wait)
+    assert waits == []
+    lookup = await rig.cache.find_semantic(key("uno@0"), refuse_none, max_wait=max_wait)
+    assert lookup.outcome is Outcome.SEMANTIC
+    assert waits
+
+
 @pytest.mark.parametrize("rows", [INLINE_ROWS, INLINE_SKETCHES])
 async def test_a_question_is_compared_on_the_loop_with_more_sketches_than_neighbours(
     rig: CacheRig, rows: int
