@@ -186,7 +186,10 @@ class Sketcher:
         the zero vector.
         """
         total = self._add(self._tokenize(text))
-        return np.zeros(self.dimension, np.float32) if total is None else total
+        if total is None:
+            return np.zeros(self.dimension, np.float32)
+        total.setflags(write=False)
+        return total
 
     def sketch_whole(self, text: str) -> NDArray[np.float32] | None:
         """Return the sketch of a prompt, or None if the encoder cannot encode it as a whole.
@@ -223,7 +226,6 @@ class Sketcher:
         if not length:
             return None
         total /= length
-        total.setflags(write=False)
         return total
 
 
