@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import anyio
 import msgspec
-import numpy as np
 
 from headstart.decisions import (
     GATE_SAMPLE,
@@ -45,7 +44,7 @@ from headstart.decisions import (
     UnlabelledPair,
 )
 from headstart.embeddings.entry_encoder import EntryEncoder, HistoryComparer, PromptEncoder
-from headstart.embeddings.index import nearest_rows, pack_vector
+from headstart.embeddings.index import nearest_rows, pack_vector, unpack_row
 from headstart.embeddings.replica import Replica, report_failure
 from headstart.errors import StageError
 from headstart.interfaces import MatchPolicy, P
@@ -54,6 +53,7 @@ from headstart.observe import Gated, GateOutcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from headstart.decisions import Encoding, MatchContext
@@ -86,10 +86,11 @@ class SemanticSearch(Generic[P]):
     replica: Replica
     max_wait_s: float
     draw: Callable[[], float] = random.random
-    _expected: dict[str, dict[asyncio.Event, NDArray[np.float32] | None]] = field(
+    _expected: dict[str, dict[asyncio.Event, bytes | NDArray[np.float32] | None]] = field(
         default_factory=dict
     )
-    """By group: the entries on their way into the index, and their sketches, f32[d]."""
+    """By group: the entries on their way into the index, and their sketches: rows, or f32[d] once
+    one was compared."""
 
     # --- entries on their way into the index -----------------------------------------------------
 
@@ -97,8 +98,7 @@ class SemanticSearch(Generic[P]):
         """Let lookups of a group wait for an entry until the returned function is called."""
         arrival, group = asyncio.Event(), key.group
         sketch = None if key.query is None else self.entries.sketch(key.query, tenant)
-        row = None if sketch is None else np.frombuffer(sketch, "<f2").astype(np.float32)
-        self._expected.setdefault(group, {})[arrival] = row
+        self._expected.setdefault(group, {})[arrival] = sketch
 
         def arrived() -> None:
             arrival.set()
@@ -144,7 +144,8 @@ class SemanticSearch(Generic[P]):
 
     async def _arrives(self, query: SemanticQuery) -> bool:
         """Wait for the near entries that are being indexed; tell whether one has come."""
-        expected = [] if query.refused else self._near_arrivals(query)
+        waiting = None if query.refused else self._expected.get(query.group)
+        expected = self._near_arrivals(waiting, query) if waiting else None
         if not expected:
             return False
         with anyio.CancelScope(deadline=query.began + query.longest_s):
@@ -153,17 +154,18 @@ class SemanticSearch(Generic[P]):
         query.add_time("encode_s")
         return any(arrival.is_set() for arrival in expected)
 
-    def _near_arrivals(self, query: SemanticQuery) -> list[asyncio.Event]:
+    def _near_arrivals(
+        self, waiting: dict[asyncio.Event, bytes | NDArray[np.float32] | None], query: SemanticQuery
+    ) -> list[asyncio.Event]:
         """Return the entries on their way whose sketches reach the gate, or that have none."""
-        waiting, own = self._expected.get(query.group), query.sketch
-        if not waiting or own is None:
-            return [*(waiting or ())]
-        row = np.frombuffer(own, "<f2").astype(np.float32)
-        return [
-            arrival
-            for arrival, sketch in waiting.items()
-            if sketch is None or row.dot(sketch) >= query.gate
-        ]
+        if query.sketch is None:
+            return [*waiting]
+        own, near = unpack_row(query.sketch), []
+        for arrival, row in waiting.items():
+            sketch = waiting[arrival] = unpack_row(row) if isinstance(row, bytes) else row
+            if sketch is None or own.dot(sketch) >= query.gate:
+                near.append(arrival)
+        return near
 
     async def _search(self, query: SemanticQuery) -> Lookup:
         near = None if self.replica.table is None else await self._near_sketches(query)
@@ -196,10 +198,8 @@ class SemanticSearch(Generic[P]):
         query.add_time("match_s")
         return lookup
 
-    async def _near(
-        self, partition: str, row: bytes, query: SemanticQuery, count: int = NEIGHBORS
-    ) -> Sequence[Neighbor]:
-        near = await self.replica.search(partition, row, count)
+    async def _near(self, partition: str, row: bytes, query: SemanticQuery) -> Sequence[Neighbor]:
+        near = await self.replica.search(partition, row, NEIGHBORS)
         query.add_time("lookup_s")
         return near
 
@@ -212,7 +212,8 @@ class SemanticSearch(Generic[P]):
             too_long = self.entries.is_too_long(query.text)
             return query.miss("too-long" if too_long else "unknown-words")
         query.gate = self.policy.gate(query.context)
-        nearest = await self._near(query.group, query.sketch, query, 1)
+        nearest = await self.replica.search(query.group, query.sketch, 1)
+        query.add_time("lookup_s")
         if nearest and not self._passes(nearest[0], query):
             return miss("below-threshold", veto="threshold")
         near = await self._near(query.group, query.sketch, query) if nearest else nearest
