@@ -11,7 +11,7 @@ import random
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -112,6 +112,8 @@ class ComparisonBudget:
     it is drawn, at the average price of earlier comparisons. As an observer, the budget counts the
     time of encodings for the tenant ``COMPARED``. ``clock`` returns seconds of a monotonic clock.
     """
+
+    observes: ClassVar = (Encoded,)
 
     share: float
     clock: Callable[[], float]
