@@ -617,10 +617,8 @@ class Engine:
         flight = self._start(asked, key, None, app, sample)
         assert flight.pump is not None
         assert self._hit_decider is not None
-        book = partial(
-            book_audit, flight, context, self._hit_decider.audits, self._observer,
-            pair=sample.pair, source=sample.source, clock=self._clock, id=self._new_id(),
-        )  # fmt: skip
+        parts = flight, context, sample, self._hit_decider.audits, self._observer
+        book = partial(book_audit, *parts, clock=self._clock, id=self._new_id())
         flight.pump.add_done_callback(book)
 
     async def _ask_again(
@@ -633,7 +631,8 @@ class Engine:
         if flight.entry is not None and key.query is not None:
             terms = context.prepared.match_context
             first = self._new_id(), flight.entry, key.query, terms
-            self._audit(context, key, self._hit_decider.null_sample(*first), app)
+            sample = self._hit_decider.null_sample(*first, stores=False)
+            self._audit(context, key, sample, app)
 
     async def _pass_through(
         self, context: RequestContext, app: ASGIApp, reason: str, *, complete: bool = True

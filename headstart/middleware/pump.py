@@ -97,7 +97,7 @@ class PumpedCall:
     __slots__ = (
         "_arrived", "_call", "_completion", "_custom", "_dialect", "_document", "_flight",
         "_holder", "_identity", "_judged", "_kept", "_key", "_prepared", "_pump", "_raw",
-        "_readable", "_refusal", "_reply", "_sample", "_storing", "_upstream",
+        "_readable", "_refusal", "_reply", "_sample", "_stores", "_storing", "_upstream",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +122,7 @@ class PumpedCall:
         self._key = key
         self._identity = identity
         self._sample = sample
+        self._stores = sample is None or sample.stores
         self._holder = prepared.holder
         """The hash of the caller's credentials, under which we note whether upstreams accept them;
         "": we note nothing."""
@@ -195,7 +196,9 @@ class PumpedCall:
         tenant = self._prepared.match_context.tenant
         owned = self._flight.owned
         lease = None if owned is None else owned.lease
-        stored = await pump.cache.put(entry, text=self._text(entry), tenant=tenant, lease=lease)
+        stored = self._stores and await pump.cache.put(
+            entry, text=self._text(entry), tenant=tenant, lease=lease
+        )
         if owned is not None:
             owned.stored = stored
         if sample is not None and pump.learner is not None and not _calls_tools(entry):
@@ -418,11 +421,11 @@ class PumpedCall:
             flight.not_stored = self._refuse(reply, request)
             if flight.not_stored is None:
                 flight.entry = entry = self._entry(reply, origin, self._key)
-                if self._arrived is None and self._text(entry) is not None:
+                if self._stores and self._arrived is None and self._text(entry) is not None:
                     self._arrived = pump.cache.expect(
                         self._key, self._prepared.match_context.tenant
                     )
-        if entry is None or (pump.cache is not None and pump.cache.keep(entry)):
+        if entry is None or (self._stores and pump.cache is not None and pump.cache.keep(entry)):
             # The next equal request finds the entry, or asks for a new answer.
             pump.flights.remove(self._identity, flight)
 

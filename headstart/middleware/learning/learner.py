@@ -196,12 +196,11 @@ class Audits:
 def book_audit(
     flight: Flight,
     context: RequestContext,
+    sample: FeedbackSample,
     audits: Audits,
     observer: Observer,
     pump: asyncio.Task[None],
     *,
-    pair: UnlabelledPair,
-    source: LabelSource,
     clock: Callable[[], float],
     id: str,
 ) -> None:
@@ -216,10 +215,11 @@ def book_audit(
     observer.notify(
         msgspec.structs.replace(
             row,
-            domain=pair.domain,
-            neighbor=pair.entry.id,
+            domain=sample.pair.domain,
+            neighbor=sample.pair.entry.id,
             audit_of=context.id,
-            reason=source.value,
+            reason=sample.source.value,
+            stored=row.stored and sample.stores,
             error=type(error).__name__ if error is not None and not pump.cancelled() else None,
         )
     )
@@ -393,6 +393,8 @@ class FeedbackSample(NamedTuple):
     """Hash of the question, under which feedback is kept."""
     repeat: bool = False
     """Ask the provider once more after it has answered this miss: a null audit."""
+    stores: bool = True
+    """Store the fresh answer, in place of an older one to the same request."""
 
 
 class PendingComparison(NamedTuple):
