@@ -50,8 +50,6 @@ class MatchContext(Frozen):
     """A hash of the caller. No caller may fill the domain's memory alone."""
     tenant: str = ""
     """A hash of the tenant. Tenants take turns at the encoder, however much each sends."""
-    max_wait_s: float | None = None
-    """The longest wait for this question's encoding. None: the cache's own setting."""
 
 
 class RankedNeighbor(msgspec.Struct, frozen=True):

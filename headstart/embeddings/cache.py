@@ -171,16 +171,21 @@ class SemanticCache:
         return found
 
     async def find_semantic(
-        self, key: CacheKey, refuse: Refuse, context: MatchContext = ANY_CONTEXT
+        self,
+        key: CacheKey,
+        refuse: Refuse,
+        context: MatchContext = ANY_CONTEXT,
+        max_wait: Callable[[], float] | None = None,
     ) -> Lookup:
         """Return the nearest entry that ``refuse`` and the policy allow, or a miss.
 
         If nothing was found, the lookup waits for entries of its partition that are being encoded,
-        and looks again. It waits no longer than it may wait for its own encoding.
+        and looks again. It waits no longer than it may wait for its own encoding. ``max_wait``
+        returns the seconds of this wait; None: the cache's own setting.
         """
         if self._search is None or key.query is None:
             return miss("exact-only")
-        lookup = await self._search.find(key, refuse, context)
+        lookup = await self._search.find(key, refuse, context, max_wait)
         if lookup.entry is not None:
             self.touch((lookup.entry.id,))
         return lookup

@@ -138,9 +138,9 @@ class PromptSketcher(Protocol):
         """Sketches of another namespace are not comparable."""
 
     def sketch_whole(self, text: str) -> NDArray[np.float32] | None:
-        """Return a vector f32[d] of norm 1, or of zeros for a text without words.
+        """Return a vector f32[d] of norm 1.
 
-        None: the text cannot be encoded as a whole.
+        None: the text cannot be encoded as a whole, or has no words.
         """
 
     def is_too_long(self, text: str) -> bool:
@@ -198,7 +198,7 @@ class EntryEncoder(Generic[P]):
         if row is not None:
             return row
         sketch = self._sketcher.sketch_whole(text)
-        if sketch is None or not sketch.any():
+        if sketch is None:
             return None  # not kept: such a text may have any length
         row = pack_row(sketch)
         self._sketched[tenant, text] = row

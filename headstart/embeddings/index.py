@@ -55,6 +55,8 @@ MAX_LENGTH_ERROR = 0.01
 """A vector whose length differs more than this from 1 is refused."""
 LARGEST_COSINE = 1.0
 """Rounding to fp16 can lift the cosine of equal vectors a little above 1."""
+ROW_TYPE = np.dtype("<f2")
+"""The type of a number in a row."""
 
 
 def pack_vector(sentence: NDArray[np.float32]) -> bytes:
@@ -70,7 +72,12 @@ def pack_vector(sentence: NDArray[np.float32]) -> bytes:
 
 def pack_row(vector: NDArray[np.float32]) -> bytes:
     """Return a vector f32[d] in the form of stores and indexes: little-endian fp16."""
-    return vector.astype("<f2").tobytes()
+    return vector.astype(ROW_TYPE).tobytes()
+
+
+def unpack_row(row: bytes) -> NDArray[np.float32]:
+    """Return the vector f32[d] of a row."""
+    return np.frombuffer(row, ROW_TYPE).astype(np.float32)
 
 
 def nearest_rows(rows: Sequence[bytes], row: bytes, k: int) -> list[tuple[float, int]]:
@@ -197,9 +204,9 @@ class RowCodec:
     """Converts rows to and from FAISS, and holds a scratch index for each thread."""
 
     def __init__(self, dimension: int) -> None:
-        self._dimension = dimension
-        self._row_bytes = 2 * dimension
-        self._threads = threading.local()
+        self.dimension = dimension
+        self._row_bytes = dimension * ROW_TYPE.itemsize
+        self._threads = _Threads(self)
 
     def check(self, vector: bytes) -> bytes:
         """Return the vector. Raises VectorIndexError if it has another dimension."""
@@ -222,7 +229,7 @@ class RowCodec:
     def new_index(self, capacity: int = SMALL_ROWS) -> faiss.IndexScalarQuantizer:
         """Return an empty flat index with room for ``capacity`` rows. It keeps rows unchanged."""
         index = faiss.IndexScalarQuantizer(
-            self._dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
+            self.dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
         )
         index.codes.resize(capacity * self._row_bytes)
         index.codes.resize(0)  # a std::vector that shrinks keeps its memory
@@ -230,9 +237,7 @@ class RowCodec:
 
     def scratch(self) -> faiss.IndexScalarQuantizer:
         """Return this thread's scratch index, empty."""
-        index: faiss.IndexScalarQuantizer | None = getattr(self._threads, "scratch", None)
-        if index is None:
-            index = self._threads.scratch = self.new_index()
+        index = self._threads.arrays.scratch
         index.reset()
         return index
 
@@ -242,34 +247,59 @@ class RowCodec:
         The nearest comes first. A place is -1 where the index has fewer rows. FAISS's wrapper would
         check and make arrays for each search, which takes 10 µs: here each thread keeps its own.
         """
-        mine = self._threads
-        if getattr(mine, "room", 0) < k:
-            self._make_room(max(k, SMALL_ROWS))
-        mine.query[:] = np.frombuffer(row, "<f2")
+        mine = self._threads.arrays
+        if mine.room < k:
+            mine.make_room(k)
+        mine.query[:] = np.frombuffer(row, ROW_TYPE)
         index.search_c(1, mine.query_at, k, mine.similarities_at, mine.places_at)
-        bounded = np.minimum(mine.similarities[:k], LARGEST_COSINE)
-        return bounded.tolist(), mine.places[:k].tolist()
+        similarities: list[float] = mine.similarities[:k].tolist()
+        if similarities and similarities[0] > LARGEST_COSINE:
+            similarities = [min(each, LARGEST_COSINE) for each in similarities]
+        return similarities, mine.places[:k].tolist()
 
     def append(self, index: Any, row: bytes) -> None:
         """Append one row to an index, without a new array either."""
-        mine = self._threads
-        if getattr(mine, "room", 0) < 1:
-            self._make_room(SMALL_ROWS)
-        mine.code[:] = np.frombuffer(row, np.uint8)
+        mine = self._threads.arrays
+        mine.code[:] = row
         index.add_sa_codes_c(1, mine.code_at, None)
 
-    def _make_room(self, k: int) -> None:
-        """Make this thread's arrays: for a row, the query and ``k`` results."""
-        mine = self._threads
+
+class _Threads(threading.local):
+    """Holds the arrays of each thread. An attribute of a thread is slow, so there is only one."""
+
+    def __init__(self, codec: RowCodec) -> None:
         # More OpenMP threads would spin on the cores that serve requests. It is set per thread.
         faiss.omp_set_num_threads(1)
-        mine.code = np.empty(self._row_bytes, np.uint8)
-        mine.query = np.empty(self._dimension, np.float32)
-        mine.similarities, mine.places = np.empty(k, np.float32), np.empty(k, np.int64)
-        mine.code_at, mine.query_at = faiss.swig_ptr(mine.code), faiss.swig_ptr(mine.query)
-        mine.similarities_at = faiss.swig_ptr(mine.similarities)
-        mine.places_at = faiss.swig_ptr(mine.places)
-        mine.room = k
+        self.arrays = _ThreadArrays(codec.dimension, codec.new_index())
+
+
+class _ThreadArrays:
+    """One thread's arrays for rows of a dimension: a row, a query, and the results of a search.
+
+    A view of an array is read and written in half of the time of the array itself.
+    """
+
+    __slots__ = (
+        "code", "code_at", "places", "places_at", "query", "query_at", "room", "scratch",
+        "similarities", "similarities_at",
+    )  # fmt: skip
+
+    def __init__(self, dimension: int, scratch: faiss.IndexScalarQuantizer) -> None:
+        self.scratch = scratch
+        code = np.empty(dimension * ROW_TYPE.itemsize, np.uint8)
+        self.query = np.empty(dimension, np.float32)
+        self.code, self.code_at = code.data, faiss.swig_ptr(code)
+        self.query_at = faiss.swig_ptr(self.query)
+        self.make_room(SMALL_ROWS)
+
+    def make_room(self, k: int) -> None:
+        """Make arrays for ``k`` results."""
+        similarities, places = np.empty(k, np.float32), np.empty(k, np.int64)
+        self.places = places.data
+        self.similarities: Any = similarities.data
+        self.similarities_at = faiss.swig_ptr(similarities)
+        self.places_at = faiss.swig_ptr(places)
+        self.room = k
 
 
 def _neighbors(
@@ -348,7 +378,7 @@ class FlatPartition:
         fetch = k + min(self._dead, k)
         while True:
             with self._writing:
-                nearest = self._codec.search(self._index, row, min(fetch, self._index.ntotal))
+                nearest = self._codec.search(self._index, row, min(fetch, len(self._ids)))
             found = _neighbors(self._ids, *nearest)
             if len(found) >= k or fetch >= k + self._dead:
                 return found[:k]

@@ -27,7 +27,6 @@ import asyncio
 import random
 import time
 from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import compress, filterfalse, repeat
 from operator import attrgetter
@@ -35,7 +34,6 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import anyio
 import msgspec
-import numpy as np
 
 from headstart.decisions import (
     GATE_SAMPLE,
@@ -46,7 +44,7 @@ from headstart.decisions import (
     UnlabelledPair,
 )
 from headstart.embeddings.entry_encoder import EntryEncoder, HistoryComparer, PromptEncoder
-from headstart.embeddings.index import nearest_rows, pack_vector
+from headstart.embeddings.index import nearest_rows, pack_vector, unpack_row
 from headstart.embeddings.replica import Replica, report_failure
 from headstart.errors import StageError
 from headstart.interfaces import MatchPolicy, P
@@ -55,6 +53,7 @@ from headstart.observe import Gated, GateOutcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from headstart.decisions import Encoding, MatchContext
@@ -87,10 +86,11 @@ class SemanticSearch(Generic[P]):
     replica: Replica
     max_wait_s: float
     draw: Callable[[], float] = random.random
-    _expected: dict[str, dict[asyncio.Event, NDArray[np.float32] | None]] = field(
+    _expected: dict[str, dict[asyncio.Event, bytes | NDArray[np.float32] | None]] = field(
         default_factory=dict
     )
-    """By group: the entries on their way into the index, and their sketches, f32[d]."""
+    """By group: the entries on their way into the index, and their sketches: rows, or f32[d] once
+    one was compared."""
 
     # --- entries on their way into the index -----------------------------------------------------
 
@@ -98,8 +98,7 @@ class SemanticSearch(Generic[P]):
         """Let lookups of a group wait for an entry until the returned function is called."""
         arrival, group = asyncio.Event(), key.group
         sketch = None if key.query is None else self.entries.sketch(key.query, tenant)
-        row = None if sketch is None else np.frombuffer(sketch, "<f2").astype(np.float32)
-        self._expected.setdefault(group, {})[arrival] = row
+        self._expected.setdefault(group, {})[arrival] = sketch
 
         def arrived() -> None:
             arrival.set()
@@ -112,20 +111,25 @@ class SemanticSearch(Generic[P]):
 
     # --- lookups ---------------------------------------------------------------------------------
 
-    async def find(self, key: CacheKey, refuse: Refuse, context: MatchContext) -> Lookup:
+    async def find(
+        self,
+        key: CacheKey,
+        refuse: Refuse,
+        context: MatchContext,
+        max_wait: Callable[[], float] | None = None,
+    ) -> Lookup:
         """Ask the policy about the best neighbour that no guard vetoes.
 
-        ``key.query`` is the text to compare. ``refuse`` has the conditions of the request. An error
-        of a stage is reported and gives a miss.
+        ``key.query`` is the text to compare. ``refuse`` has the conditions of the request.
+        ``max_wait`` returns the longest wait for the question's encoding, and is called if there is
+        one. An error of a stage is reported and gives a miss.
         """
         group = key.group
         if not self.replica.index.size(group) and group not in self._expected:
             return miss("empty-partition")
-        now = asyncio.get_running_loop().time()
-        wait_s = self.max_wait_s if context.max_wait_s is None else context.max_wait_s
         query = SemanticQuery(
-            key, group, key.query or "", refuse, context, wait_s, now + wait_s,
-            now + self.max_wait_s,
+            key, group, key.query or "", refuse, context, asyncio.get_running_loop().time(),
+            self.max_wait_s, max_wait,
         )  # fmt: skip
         try:
             lookup = await self._search(query)
@@ -140,26 +144,28 @@ class SemanticSearch(Generic[P]):
 
     async def _arrives(self, query: SemanticQuery) -> bool:
         """Wait for the near entries that are being indexed; tell whether one has come."""
-        expected = [] if query.refused else self._near_arrivals(query)
+        waiting = None if query.refused else self._expected.get(query.group)
+        expected = self._near_arrivals(waiting, query) if waiting else None
         if not expected:
             return False
-        with anyio.CancelScope(deadline=query.entries_by):
+        with anyio.CancelScope(deadline=query.began + query.longest_s):
             for arrival in expected:
                 await arrival.wait()
         query.add_time("encode_s")
         return any(arrival.is_set() for arrival in expected)
 
-    def _near_arrivals(self, query: SemanticQuery) -> list[asyncio.Event]:
+    def _near_arrivals(
+        self, waiting: dict[asyncio.Event, bytes | NDArray[np.float32] | None], query: SemanticQuery
+    ) -> list[asyncio.Event]:
         """Return the entries on their way whose sketches reach the gate, or that have none."""
-        waiting, own = self._expected.get(query.group), query.sketch
-        if not waiting or own is None:
-            return [*(waiting or ())]
-        row = np.frombuffer(own, "<f2").astype(np.float32)
-        return [
-            arrival
-            for arrival, sketch in waiting.items()
-            if sketch is None or row.dot(sketch) >= query.gate
-        ]
+        if query.sketch is None:
+            return [*waiting]
+        own, near = unpack_row(query.sketch), []
+        for arrival, row in waiting.items():
+            sketch = waiting[arrival] = unpack_row(row) if isinstance(row, bytes) else row
+            if sketch is None or own.dot(sketch) >= query.gate:
+                near.append(arrival)
+        return near
 
     async def _search(self, query: SemanticQuery) -> Lookup:
         near = None if self.replica.table is None else await self._near_sketches(query)
@@ -192,10 +198,8 @@ class SemanticSearch(Generic[P]):
         query.add_time("match_s")
         return lookup
 
-    async def _near(
-        self, partition: str, row: bytes, query: SemanticQuery, count: int = NEIGHBORS
-    ) -> Sequence[Neighbor]:
-        near = await self.replica.search(partition, row, count)
+    async def _near(self, partition: str, row: bytes, query: SemanticQuery) -> Sequence[Neighbor]:
+        near = await self.replica.search(partition, row, NEIGHBORS)
         query.add_time("lookup_s")
         return near
 
@@ -208,7 +212,8 @@ class SemanticSearch(Generic[P]):
             too_long = self.entries.is_too_long(query.text)
             return query.miss("too-long" if too_long else "unknown-words")
         query.gate = self.policy.gate(query.context)
-        nearest = await self._near(query.group, query.sketch, query, 1)
+        nearest = await self.replica.search(query.group, query.sketch, 1)
+        query.add_time("lookup_s")
         if nearest and not self._passes(nearest[0], query):
             return miss("below-threshold", veto="threshold")
         near = await self._near(query.group, query.sketch, query) if nearest else nearest
@@ -244,7 +249,7 @@ class SemanticSearch(Generic[P]):
     async def _encode(self, query: SemanticQuery) -> Encoding | None:
         """Return the question's encoding, or None if it does not come in time."""
         if query.encoding is None:
-            with anyio.CancelScope(deadline=query.encoded_by):
+            with anyio.CancelScope(deadline=query.began + query.wait_s()):
                 query.encoding = await self.encoder.encode(
                     query.text, tenant=query.context.tenant, priority=query.priority
                 )
@@ -283,7 +288,7 @@ class SemanticSearch(Generic[P]):
             return None
         query.encodings_left -= 1
         encoded = None
-        with anyio.CancelScope(deadline=query.encoded_by):
+        with anyio.CancelScope(deadline=query.began + query.wait_s()):
             encoded = await self.entries.encode(
                 entry, query.context.tenant, priority=query.priority
             )
@@ -322,7 +327,7 @@ class SemanticSearch(Generic[P]):
             self.policy,
             query.key,
             query.context,
-            query.wait_s,
+            query.wait_s(),
         )
         read = ReadAhead(self.replica, [each.id for each in candidates], query)
         deletions = self.replica.deletions
@@ -398,12 +403,12 @@ class SemanticQuery:
     """The text that is compared by meaning."""
     refuse: Refuse
     context: MatchContext
-    wait_s: float
-    """Longest wait for the question's encoding, and for those of its history, in seconds."""
-    encoded_by: float
-    """The latest time at which the question's encoding may come."""
-    entries_by: float
-    """The time until which an entry on its way into the index is waited for."""
+    began: float
+    """The loop's time at the start."""
+    longest_s: float
+    """The cache's own limit of a wait, in seconds."""
+    max_wait: Callable[[], float] | None
+    """Returns the limit for this question. It is called late: most are never encoded."""
     priority: float = 0.0
     """The similarity of the nearest sketch: the most promising questions are encoded first."""
     sketch: bytes | None = None
@@ -418,9 +423,13 @@ class SemanticQuery:
     """Guards vetoed all neighbours."""
     refused: bool = False
     """The question itself cannot be compared with any entry."""
-    spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    spent: dict[str, float] = field(default_factory=dict)
     """Seconds by the field of ``Lookup`` that reports them."""
     _counted_until: float = field(default_factory=time.perf_counter)
+
+    def wait_s(self) -> float:
+        """Return the longest wait for the question's encoding, and for those of its history."""
+        return self.longest_s if self.max_wait is None else self.max_wait()
 
     def miss(self, reason: str) -> Lookup:
         """Return a miss because of the question itself, which no entry can change."""
@@ -430,7 +439,7 @@ class SemanticQuery:
     def add_time(self, name: str) -> None:
         """Add the time since the last call, or since the start, to a field."""
         now = time.perf_counter()
-        self.spent[name] += now - self._counted_until
+        self.spent[name] = self.spent.get(name, 0.0) + now - self._counted_until
         self._counted_until = now
 
 

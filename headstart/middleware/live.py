@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from headstart.decisions import Outcome
 from headstart.observe import Observation, Served
@@ -240,6 +240,8 @@ class LiveTotals:
 
     ``clock`` gives Unix seconds, ``machines`` the prices of upstreams that are paid by the hour.
     """
+
+    observes: ClassVar = (Served,)
 
     def __init__(
         self, clock: Callable[[], float], machines: Mapping[str, Machine] | None = None

@@ -117,12 +117,11 @@ class Finder:
         context, request = prepared.match_context, prepared.request
         reason = prepared.semantic_refusal or await self._refuse_meaning(context)
         if reason is None:
+            max_wait = None
             if self._wait_limit is not None and request is not None:
-                # The wait for the encoder grows with the share of hits and the time that one saves.
-                share = self._cache.hit_share(context)
-                wait_s = self._wait_limit.wait_s(prepared.route, request.model, share)
-                context = msgspec.structs.replace(context, max_wait_s=wait_s)
-            lookup = await self._cache.find_semantic(key, self._with_vetoes(key, refuse), context)
+                max_wait = partial(self._max_wait_s, context, prepared.route, request.model)
+            refuse = self._with_vetoes(key, refuse)
+            lookup = await self._cache.find_semantic(key, refuse, context, max_wait)
             found = lookup.entry
             if found is not None and found.key.exact == key.exact:
                 # It was stored meanwhile. A repeat says nothing about rewordings.
@@ -130,6 +129,14 @@ class Finder:
         else:
             lookup = _miss(reason)
         return lookup if prepared.readable is None else _hide(lookup)
+
+    def _max_wait_s(self, context: MatchContext, route: str, model: str) -> float:
+        """Return the longest wait for the encoder.
+
+        It grows with the share of hits and with the time that one saves.
+        """
+        assert self._wait_limit is not None
+        return self._wait_limit.wait_s(route, model, self._cache.hit_share(context))
 
     def lost_in_dialect(self, request: ChatRequest, key: CacheKey) -> str | None:
         """Return why the entry under an exact key cannot be sent in the request's dialect, or None.

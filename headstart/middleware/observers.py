@@ -8,7 +8,7 @@ import re
 import time
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 import msgspec
 
@@ -40,6 +40,8 @@ class Observers:
         self.observers = tuple(observers)
         self._given = given
         """Observers that get each observation before these, and that outlive them."""
+        self._sorted: tuple[object, dict[type, list[Observer]]] = ((), {})
+        """All observers, and by the class of an observation those that want it."""
 
     def add(self, observer: Observer) -> None:
         """Notify ``observer`` too, from now on."""
@@ -50,9 +52,17 @@ class Observers:
         return type(self)((), self)
 
     def notify(self, observation: Observation) -> None:
-        """Notify all observers, in the order in which they were added."""
+        """Notify all observers that want it, in the order in which they were added."""
         given = () if self._given is None else self._given.observers
-        for observer in given + self.observers:
+        sources, kind = (given, self.observers), type(observation)
+        known, wanting = self._sorted
+        if known != sources:
+            wanting = {}
+            self._sorted = sources, wanting
+        if kind not in wanting:
+            every = given + self.observers
+            wanting[kind] = [each for each in every if kind in getattr(each, "observes", (kind,))]
+        for observer in wanting[kind]:
             try:
                 observer.notify(observation)
             except Exception:  # noqa: BLE001 - it is logged, and the others go on
@@ -73,6 +83,8 @@ MAX_WAITING = 10_000
 
 class Bookkeeper:
     """Writes served requests to the store's books, in batches. ``flush`` writes the last rows."""
+
+    observes: ClassVar = (Served,)
 
     def __init__(self, store: Store, observer: Observer) -> None:
         self._store = store
@@ -140,6 +152,8 @@ class FailureLog:
     failure of an upstream with one cause, and once a minute how many more there were. After that it
     logs the upstream's next answer.
     """
+
+    observes: ClassVar = (Served, StageFailed, Committed)
 
     def __init__(
         self,
@@ -284,6 +298,8 @@ class AccessLog:
     returns the id of the request's trace, "" if it has none.
     """
 
+    observes: ClassVar = (Served,)
+
     def __init__(self, *, as_json: bool, trace_id: Callable[[], str] | None = None) -> None:
         self._as_json = as_json
         self._trace_id = trace_id
@@ -353,6 +369,8 @@ def _quoted(value: object) -> str:
 class RecentRequests:
     """Keeps the last ``maxlen`` served requests, without their texts."""
 
+    observes: ClassVar = (Served,)
+
     def __init__(self, maxlen: int = 1000) -> None:
         self.maxlen = maxlen
         self._rows: dict[str, Served] = {}
@@ -383,6 +401,8 @@ _WORDS = {
 class FirstBytes:
     """Passes on to ``wait_limit`` how long fresh answers take to begin."""
 
+    observes: ClassVar = (Served,)
+
     def __init__(self, wait_limit: EncoderWaitLimit) -> None:
         self._wait_limit = wait_limit
 
@@ -406,6 +426,8 @@ class RefusedKeys:
     ``variables`` names the key variables of each upstream that has a key of its own. Refusals of
     callers' keys are not logged.
     """
+
+    observes: ClassVar = (Served,)
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables

@@ -614,10 +614,8 @@ class Engine:
         flight = self._start(asked, key, None, app, sample)
         assert flight.pump is not None
         assert self._hit_decider is not None
-        book = partial(
-            book_audit, flight, context, self._hit_decider.audits, self._observer,
-            pair=sample.pair, source=sample.source, clock=self._clock, id=self._new_id(),
-        )  # fmt: skip
+        parts = flight, context, sample, self._hit_decider.audits, self._observer
+        book = partial(book_audit, *parts, clock=self._clock, id=self._new_id())
         flight.pump.add_done_callback(book)
 
     async def _ask_again(
@@ -630,7 +628,8 @@ class Engine:
         first, terms = flight.entry, context.prepared.match_context
         # Answers that call tools are not compared.
         if first and key.query is not None and not calls_tools(first) and not self._calls.stopping:
-            sample = self._hit_decider.second_sample(self._new_id(), first, key.query, terms)
+            told = self._new_id(), first, key.query, terms
+            sample = self._hit_decider.null_sample(*told, stores=False)
             self._audit(context, key, sample, app)
 
     async def _pass_through(

@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from headstart.attempts import CHARS_PER_TOKEN, AttemptCosts, Tokens, sum_costs
-from headstart.decisions import LabelSource
 from headstart.dialects.registry import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
@@ -98,7 +97,7 @@ class PumpedCall:
     __slots__ = (
         "_arrived", "_call", "_completion", "_custom", "_dialect", "_document", "_flight",
         "_holder", "_identity", "_judged", "_kept", "_key", "_prepared", "_pump", "_raw",
-        "_readable", "_refusal", "_reply", "_sample", "_storing", "_upstream",
+        "_readable", "_refusal", "_reply", "_sample", "_stores", "_storing", "_upstream",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +122,7 @@ class PumpedCall:
         self._key = key
         self._identity = identity
         self._sample = sample
+        self._stores = sample is None or sample.stores
         self._holder = prepared.holder
         """The hash of the caller's credentials, under which we note whether upstreams accept them;
         "": we note nothing."""
@@ -191,13 +191,14 @@ class PumpedCall:
         if entry is None or pump.cache is None:
             return
         is_chat = self._dialect is None or self._dialect.is_chat
-        repeats = sample is not None and sample.repeat and sample.source is LabelSource.NULL
-        if pump.recorder is not None and is_chat and self._document is None and not repeats:
+        if pump.recorder is not None and is_chat and self._document is None and self._stores:
             pump.recorder.add(self._call, self._dialect, entry)
         tenant = self._prepared.match_context.tenant
         owned = self._flight.owned
         lease = None if owned is None else owned.lease
-        stored = await pump.cache.put(entry, text=self._text(entry), tenant=tenant, lease=lease)
+        stored = self._stores and await pump.cache.put(
+            entry, text=self._text(entry), tenant=tenant, lease=lease
+        )
         if owned is not None:
             owned.stored = stored
         if sample is not None and pump.learner is not None and not calls_tools(entry):
@@ -420,11 +421,11 @@ class PumpedCall:
             flight.not_stored = self._refuse(reply, request)
             if flight.not_stored is None:
                 flight.entry = entry = self._entry(reply, origin, self._key)
-                if self._arrived is None and self._text(entry) is not None:
+                if self._stores and self._arrived is None and self._text(entry) is not None:
                     self._arrived = pump.cache.expect(
                         self._key, self._prepared.match_context.tenant
                     )
-        if entry is None or (pump.cache is not None and pump.cache.keep(entry)):
+        if entry is None or (self._stores and pump.cache is not None and pump.cache.keep(entry)):
             # The next equal request finds the entry, or asks for a new answer.
             pump.flights.remove(self._identity, flight)
 

@@ -232,9 +232,18 @@ class _Answers:
     """The times to the first byte of one route and model."""
 
     times: Quantiles = field(default_factory=lambda: Quantiles(HALF_LIFE))
+    new: list[float] = field(default_factory=list)
+    """The times that ``times`` lacks."""
     count: int = 0
     typical_s: float | None = None
     """The median. None: it must be computed again."""
+
+    def add_new(self, at: float) -> None:
+        """Add the new times, together: one after the other takes three times as long."""
+        self.count += len(self.new)
+        self.times.add_all(self.new, at)
+        self.new.clear()
+        self.typical_s = None
 
 
 class EncoderWaitLimit:
@@ -242,17 +251,16 @@ class EncoderWaitLimit:
 
     def __init__(self) -> None:
         self._known: Latest[tuple[str, str], _Answers] = Latest(MOST_KNOWN)
-        self._learned = 0
+        self._learned = 0.0
 
     def learn(self, route: str, model: str, first_byte_s: float) -> None:
         """Note the time to the first byte of a fresh answer."""
         key = route, model
         known = self._known[key] = self._known.get(key) or _Answers()
-        self._learned += 1
-        known.times.add(first_byte_s, float(self._learned))
-        known.count += 1
-        if known.count <= RENEWED_EVERY or known.count % RENEWED_EVERY == 0:
-            known.typical_s = None
+        known.new.append(first_byte_s)
+        self._learned += 1.0
+        if len(known.new) >= RENEWED_EVERY:
+            known.add_new(self._learned)
 
     def wait_s(self, route: str, model: str, hit_share: float = FIRST_HIT_SHARE) -> float:
         """Return the longest wait for the encoder, in seconds.
@@ -260,8 +268,12 @@ class EncoderWaitLimit:
         ``hit_share`` is the share of such questions that are hits once they are encoded.
         """
         known = self._known.get((route, model))
-        if known is not None and known.typical_s is None:
+        if known is None:
+            return UNKNOWN_S
+        if known.new and known.count < RENEWED_EVERY:
+            known.add_new(self._learned)
+        if known.typical_s is None:
             known.typical_s = known.times.quantile(0.5)
-        if known is None or known.typical_s is None:
+        if known.typical_s is None:
             return UNKNOWN_S
         return min(max(hit_share * known.typical_s, SHORTEST_S), LONGEST_S)

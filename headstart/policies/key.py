@@ -363,10 +363,14 @@ _BEFORE_IT, _AFTER_IT, _LABEL = range(3)
 class _Prompts:
     """The latest prompts of one partition, and the templates that were found in them."""
 
-    __slots__ = ("_counts", "_latest", "_shared", "afters", "befores", "labels")
+    __slots__ = (
+        "_counts", "_firsts", "_lasts", "_latest", "_shared", "afters", "befores", "labels",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._latest: deque[str] = deque(maxlen=COMPARED)
+        self._firsts = self._lasts = "\0" * (COMPARED * LEAST_EQUAL)
+        """The first characters of all these, and the last ones: most prompts share none."""
         self._shared: OrderedDict[int, tuple[int, ...]] = OrderedDict()
         """By the hash of each prompt in the window: the hashes of what it shares with others."""
         self._counts: Counter[int] = Counter()
@@ -414,18 +418,23 @@ class _Prompts:
         beginning, ending = text[: start + LEAST_EQUAL], text[max(0, stop - LEAST_EQUAL) :]
         shared: set[tuple[int, str]] = {(_LABEL, label)} if label else set()
         if len(text) <= MOST_COMPARED_CHARS:
-            for other in self._latest:
+            first, last = text[:LEAST_EQUAL], text[-LEAST_EQUAL:]
+            for other in self._latest if first in self._firsts else ():
                 if other.startswith(beginning):
                     found = _shared_before(text, other)
                     if _may_be_template(found[start:]):
                         shared.add((_BEFORE_IT, found))
+            for other in self._latest if last in self._lasts else ():
                 if other.endswith(ending):
                     found = _shared_after(text, other)
                     if _may_be_template(found[: stop - len(text) or None]):
                         shared.add((_AFTER_IT, found))
             self._latest.append(text)
+            self._firsts = self._firsts[LEAST_EQUAL:] + first.ljust(LEAST_EQUAL, "\0")
+            self._lasts = self._lasts[LEAST_EQUAL:] + last.rjust(LEAST_EQUAL, "\0")
         self._shared[hash(text)] = places = tuple(map(hash, shared))
-        self._counts.update(places)
+        if places:
+            self._counts.update(places)
         if len(self._shared) > WINDOW:
             for place in self._shared.popitem(last=False)[1]:
                 self._counts[place] -= 1
@@ -595,6 +604,8 @@ _OPENINGS = words_of("""
 _ORDERS = words_of("can could will would")
 _TELLING = words_of("tell explain say show describe")
 
+_PLAIN_FIELDS = frozenset(("role", "content"))
+_INSTRUCTING = ("system", "developer")
 _THOUGHTS = words_of("reasoning reasoning_content reasoning_details thinking redacted_thinking")
 """Fields of messages, and types of parts and items, that hold what the model thought."""
 _FINAL = "final_answer"
@@ -619,7 +630,16 @@ def split_conversation(messages: Sequence[object]) -> Conversation | None:
     too long, or if the last message does not ask: the meaning of orders such as "cancel it" and
     "yes, the first one" lies in the words that were said before.
     """
-    turns, start = _plain_ending(messages) if len(messages) > 1 else ([], 0)
+    if len(messages) < 2:
+        return None
+    before = messages[-2]
+    if (
+        isinstance(before, dict)
+        and before.keys() == _PLAIN_FIELDS
+        and before["role"] in _INSTRUCTING
+    ):
+        return None  # what stands before instructions is no history
+    turns, start = _plain_ending(messages)
     if not turns:
         return None
     last = turns.pop()

@@ -197,14 +197,18 @@ async def test_a_near_miss_is_asked_twice_while_the_judge_is_not_known(
         miss = await running.ask(NEGATED)
         by_source = {label.source: label for label in await running.labels(2)}
         await running.finished(3)
+        await running.ask(NEGATED)
+        await running.finished(4)
     assert "fwd=miss" in miss.verdict
     assert provider.fresh == [False, False, True]
     assert by_source.keys() == {LabelSource.MISS, LabelSource.NULL}
     null = by_source[LabelSource.NULL]
     assert null.same is True
     assert null.entry == miss.headers["x-headstart-request-id"]
+    assert running.served[-1].entry == null.entry  # the first answer stays in the cache
     (audit,) = (row for row in running.served if row.outcome is Outcome.AUDIT)
     assert (audit.audit_of, audit.reason) == (miss.headers["x-headstart-request-id"], "null")
+    assert not audit.stored
     (booked,) = (row for row in running.served if row.id == audit.audit_of)
     assert booked.outcome is Outcome.MISS
     assert lines_in(tmp_path) == 2  # nobody sent the second request

@@ -240,12 +240,11 @@ async def test_a_busy_encoder_is_not_waited_for() -> None:
 async def test_a_request_may_wait_longer_or_shorter_than_the_cache_is_set() -> None:
     rig = CacheRig(FaultyStore(), max_wait_s=0.0)
     await rig.cache.put(make_entry("a"), "one@0")
-    patient = await rig.cache.find_semantic(
-        key("one@0"), refuse_none, MatchContext(max_wait_s=60.0)
-    )
+    asked, context = key("one@0"), MatchContext()
+    patient = await rig.cache.find_semantic(asked, refuse_none, context, lambda: 60.0)
     assert patient.outcome is Outcome.SEMANTIC
     rig.encoder.turn = anyio.Event()
-    hurried = await rig.cache.find_semantic(key("one@0"), refuse_none, MatchContext(max_wait_s=0.0))
+    hurried = await rig.cache.find_semantic(asked, refuse_none, context, lambda: 0.0)
     assert hurried.reason == "encoder-busy"
 
 

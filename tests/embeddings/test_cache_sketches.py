@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import anyio
+import numpy as np
 import pytest
 
 from headstart.decisions import MatchContext, Outcome
-from headstart.embeddings.index import pack_vector
-from headstart.embeddings.semantic_search import ENCODED_AT_ONCE, ENCODED_NEAR
+from headstart.embeddings.index import pack_row, pack_vector
+from headstart.embeddings.replica import INLINE_ROWS, INLINE_SKETCHES
+from headstart.embeddings.semantic_search import ENCODED_AT_ONCE, ENCODED_NEAR, NEIGHBORS
 from headstart.errors import EncoderError
 from headstart.observe import Gated, GateOutcome
 from headstart.types import Put, VectorRow
 from support.caches import CacheRig, key, refuse_none, running
-from support.fakes import FakeSketcher, FaultyStore, encode_angle, make_entry
+from support.fakes import SKETCH_DIMENSION, FakeSketcher, FaultyStore, encode_angle, make_entry
 from support.patience import until
 
 if TYPE_CHECKING:
-    from headstart.decisions import Lookup, RankedNeighbor, Verdict
+    from collections.abc import Sequence
+
+    from headstart.decisions import Lookup, Neighbor, RankedNeighbor, Verdict
 
 pytestmark = pytest.mark.anyio
 
@@ -71,6 +76,44 @@ async def test_a_question_that_is_near_nothing_is_a_miss_and_nothing_is_encoded(
     )  # fmt: skip
     assert encoded(rig) == []
     assert gated(rig) == [GateOutcome.STOPPED]
+
+
+async def test_how_long_to_wait_is_asked_only_for_a_question_that_is_encoded(rig: CacheRig) -> None:
+    rig.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
+    waits: list[float] = []
+
+    def max_wait() -> float:
+        waits.append(60.0)
+        return 60.0
+
+    await put(rig, "a", "one@0")
+    await rig.cache.find_semantic(key("uno@0~80"), refuse_none, max_wait=max_wait)
+    assert waits == []
+    lookup = await rig.cache.find_semantic(key("uno@0"), refuse_none, max_wait=max_wait)
+    assert lookup.outcome is Outcome.SEMANTIC
+    assert waits
+
+
+@pytest.mark.parametrize("rows", [INLINE_ROWS, INLINE_SKETCHES])
+async def test_a_question_is_compared_on_the_loop_with_more_sketches_than_neighbours(
+    rig: CacheRig, rows: int
+) -> None:
+    searched: list[tuple[int, bool]] = []
+    index, main = rig.cache._index, threading.current_thread()
+    search = index.search
+
+    def searching(partition: str, row: bytes, k: int) -> Sequence[Neighbor]:
+        searched.append((k, threading.current_thread() is main))
+        return search(partition, row, k)
+
+    await put(rig, "a", "one@0")
+    far = pack_row(np.array([0.0, 1.0] + [0.0] * (SKETCH_DIMENSION - 2), np.float32))
+    for number in range(rows):
+        index.add(("p",), f"far-{number}", far)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(index, "search", searching)
+        assert (await find(rig, "uno@1")).entry is not None
+    assert searched == [(1, rows == INLINE_ROWS), (NEIGHBORS, False)]
 
 
 async def test_a_text_without_a_sketch_is_not_kept(rig: CacheRig) -> None:

@@ -112,6 +112,7 @@ def test_words_that_are_remembered_have_the_tokens_of_the_tokenizer() -> None:
             assert tokens == tokenizer.encode(text, add_special_tokens=False).ids, text
     assert plain > len(vocabulary) / 2
     assert words.of_text("a bracket [ may begin a special token") is None
+    assert words.of_text("a" * 33) is None  # very long words are not remembered
 
 
 def test_only_a_tokenizer_that_goes_by_words_is_asked_word_by_word() -> None:
@@ -158,6 +159,7 @@ def test_threads_may_share_a_sketcher(sketcher: Sketcher) -> None:
 @pytest.mark.parametrize("text", ["", " \n\t", "🙂", "🙂🙃 🙂", "\x00"])
 def test_a_text_without_a_known_token_has_no_direction(sketcher: Sketcher, text: str) -> None:
     assert not sketcher.sketch(text).any()
+    assert sketcher.sketch_whole(text) is None
 
 
 def test_the_end_of_a_very_long_text_is_left_out(sketcher: Sketcher) -> None:

@@ -15,10 +15,11 @@ from headstart.policies.agreement.judge import (
     WORDS_ALONE,
     Agreement,
     AgreementMethod,
+    AnswerPair,
+    Wording,
     answer_text,
     judge,
-    judge_by_sketches,
-    texts_to_encode,
+    read_words,
 )
 from headstart.types import (
     Choice,
@@ -134,7 +135,7 @@ def test_prose_inside_json_is_judged_as_text_and_everything_else_must_be_equal()
         return answer(msgspec.json.encode({"answer": text, "lang": lang}).decode())
 
     fresh, cached = document(RESET), document(RESET_REWORDED)
-    assert texts_to_encode(fresh, cached) == (RESET, RESET_REWORDED)
+    assert AnswerPair(fresh, cached).texts_to_encode == (RESET, RESET_REWORDED)
     assert agreement(fresh, cached, cosine=0.94).same is True
     assert agreement(fresh, document(RESET_REWORDED, "de"), cosine=0.94).same is False
 
@@ -327,14 +328,33 @@ def test_a_long_question_gives_away_no_words() -> None:
     assert with_document == agreement(answer(RESET), answer(RESET_REWORDED), cosine=0.9)
 
 
+def to_encode(one: Completion | RawResponse, two: Completion | RawResponse) -> tuple[str, ...]:
+    return AnswerPair(one, two).texts_to_encode
+
+
 def test_only_texts_that_need_a_cosine_are_encoded_and_only_their_beginning() -> None:
-    assert texts_to_encode(answer(RESET), answer(RESET_REWORDED)) == (RESET, RESET_REWORDED)
-    assert texts_to_encode(answer("yes"), answer("no")) == ()
-    assert texts_to_encode(answer(RESET), answer("I don't know.")) == ()
-    assert texts_to_encode(choices(["yes"], [RESET]), choices(["no"], [RESET_REWORDED])) == ()
-    assert texts_to_encode(raw(b"\xff"), raw(b"\xfe")) == ()
-    long = texts_to_encode(answer(RESET * 50), answer(RESET_REWORDED * 50))
+    assert to_encode(answer(RESET), answer(RESET_REWORDED)) == (RESET, RESET_REWORDED)
+    assert to_encode(answer("yes"), answer("no")) == ()
+    assert to_encode(answer(RESET), answer("I don't know.")) == ()
+    assert to_encode(choices(["yes"], [RESET]), choices(["no"], [RESET_REWORDED])) == ()
+    assert to_encode(raw(b"\xff"), raw(b"\xfe")) == ()
+    long = to_encode(answer(RESET * 50), answer(RESET_REWORDED * 50))
     assert [len(text) for text in long] == [ENCODED_CHARS, ENCODED_CHARS]
+
+
+def test_a_pair_that_is_judged_several_times_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def reading(text: str) -> Wording:
+        read.append(text)
+        return read_words(text)
+
+    monkeypatch.setattr("headstart.policies.agreement.judge.read_words", reading)
+    pair = AnswerPair(answer(RESET), answer(RESET_REWORDED), ("How do I reset it?",))
+    for cosine in (None, 0.5, 0.9):
+        pair.judge(cosine)
+    pair.judge_by_sketches(0.7)
+    assert read == [RESET, RESET_REWORDED]
 
 
 def test_a_fit_has_a_weight_for_each_feature() -> None:
@@ -370,7 +390,7 @@ def test_every_pair_gets_a_word_and_order_does_not_matter(
     verdict = agreement(one, two, question, cosine=cosine)
     assert verdict == agreement(two, one, question, cosine=cosine)
     assert 0.0 <= verdict.probability <= 1.0
-    assert len(texts_to_encode(one, two)) in {0, 2}
+    assert len(AnswerPair(one, two).texts_to_encode) in {0, 2}
 
 
 @settings(max_examples=100, deadline=None)
@@ -394,7 +414,7 @@ def test_sketches_settle_only_what_no_probable_encoding_would_change(
     sketched: float, error: float, texts: tuple[str, str]
 ) -> None:
     one, other = map(answer, texts)
-    settled = judge_by_sketches(one, other, (), sketched)
+    settled = AnswerPair(one, other).judge_by_sketches(sketched)
     offset, slope = SKETCH_COSINE
     cosine = min(max(offset + slope * sketched + error, -1.0), 1.0)
     if settled is not None:
@@ -404,7 +424,7 @@ def test_sketches_settle_only_what_no_probable_encoding_would_change(
 def test_sketches_far_apart_settle_that_texts_differ() -> None:
     one = answer("Oslo has about seven hundred thousand people and lies at the end of a fjord.")
     other = answer("Oslo lies at the end of a fjord, and half a million people live in the town.")
-    settled = judge_by_sketches(one, other, (), -0.2)
+    settled = AnswerPair(one, other).judge_by_sketches(-0.2)
     assert settled is not None
     assert settled.same is False
-    assert judge_by_sketches(one, other, (), 0.6) is None
+    assert AnswerPair(one, other).judge_by_sketches(0.6) is None

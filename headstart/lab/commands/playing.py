@@ -30,7 +30,7 @@ from headstart.lab.rates import (
 )
 from headstart.lab.stream import PreparedPrompt, ReplayRun, play
 from headstart.policies.admission import Admission
-from headstart.policies.agreement.judge import judge, texts_to_encode
+from headstart.policies.agreement.judge import AnswerPair
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.key import KeyContext, Templates, chat_key, find_question
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
@@ -331,13 +331,14 @@ def _agreement() -> Judge[Recorded]:
         return _encoder().encode(text).sentence
 
     def agrees(fresh: Recorded, cached: Recorded) -> bool | None:
-        pair = (id(fresh), id(cached))
-        if pair not in verdicts:
-            texts = texts_to_encode(fresh.answer, cached.answer)
-            cosine = float(vector(texts[0]) @ vector(texts[1])) if texts else None
+        ids = (id(fresh), id(cached))
+        if ids not in verdicts:
             questions = (fresh.prompt.query, cached.prompt.query)
-            verdicts[pair] = judge(fresh.answer, cached.answer, questions, cosine).same
-        return verdicts[pair]
+            pair = AnswerPair(fresh.answer, cached.answer, questions)
+            texts = pair.texts_to_encode
+            cosine = float(vector(texts[0]) @ vector(texts[1])) if texts else None
+            verdicts[ids] = pair.judge(cosine).same
+        return verdicts[ids]
 
     return agrees
 

@@ -280,23 +280,22 @@ class HitDecider:
         domain = self.learner.domains.find(context.domain)
         if not self.audits.draw_null_audit(0.0 if domain is None else domain.null_rate()):
             return HitDecision(HitAction.SERVE, lookup)
-        sample = self.null_sample(id, lookup.entry, key.query, context)
+        sample = self.null_sample(id, lookup.entry, key.query, context, stores=True)
         return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
 
     def null_sample(
-        self, id: str, entry: Entry, question: str, context: MatchContext
+        self, id: str, entry: Entry, question: str, context: MatchContext, *, stores: bool
     ) -> FeedbackSample:
-        """Return the sample of a null audit: another answer to the question of the entry."""
+        """Return the sample of a null audit: another answer to the question of the entry.
+
+        An answer to an exact hit is newer, so it is stored. The second answer to a miss is not.
+        """
         self.budget.take()
         verdict = Verdict(serves=True, similarity=1.0)
         pair = UnlabelledPair(domain=context.domain, entry=entry, verdict=verdict)
-        return FeedbackSample(id, pair, LabelSource.NULL, question, context.principal, served=True)
-
-    def second_sample(
-        self, id: str, entry: Entry, question: str, context: MatchContext
-    ) -> FeedbackSample:
-        """Return the sample of the second answer to a miss."""
-        return self.null_sample(id, entry, question, context)._replace(repeat=True)
+        return FeedbackSample(
+            id, pair, LabelSource.NULL, question, context.principal, served=True, stores=stores
+        )
 
 
 def _as_miss(lookup: Lookup, reason: str) -> Lookup:

@@ -11,7 +11,7 @@ import random
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -22,12 +22,10 @@ from headstart.errors import EncoderError, HeadstartError, StoreError, UpstreamP
 from headstart.observe import Encoded, Labelled, Observation, Observer, Served, StageFailed, logger
 from headstart.policies.agreement.judge import (
     Agreement,
+    AnswerPair,
     answer_text,
-    judge,
-    judge_by_sketches,
     judge_request,
     read_verdict,
-    texts_to_encode,
 )
 from headstart.policies.match import Veto
 from headstart.reply import Transcript
@@ -115,6 +113,8 @@ class ComparisonBudget:
     time of encodings for the tenant ``COMPARED``. ``clock`` returns seconds of a monotonic clock.
     """
 
+    observes: ClassVar = (Encoded,)
+
     share: float
     clock: Callable[[], float]
     _taken_s: float = 0.0
@@ -196,12 +196,11 @@ class Audits:
 def book_audit(
     flight: Flight,
     context: RequestContext,
+    sample: FeedbackSample,
     audits: Audits,
     observer: Observer,
     pump: asyncio.Task[None],
     *,
-    pair: UnlabelledPair,
-    source: LabelSource,
     clock: Callable[[], float],
     id: str,
 ) -> None:
@@ -216,10 +215,11 @@ def book_audit(
     observer.notify(
         msgspec.structs.replace(
             row,
-            domain=pair.domain,
-            neighbor=pair.entry.id,
+            domain=sample.pair.domain,
+            neighbor=sample.pair.entry.id,
             audit_of=context.id,
-            reason=source.value,
+            reason=sample.source.value,
+            stored=row.stored and sample.stores,
             error=type(error).__name__ if error is not None and not pump.cancelled() else None,
         )
     )
@@ -291,22 +291,17 @@ class AnswerJudge:
     ) -> Agreement:
         """Judge by words, then by sketches, and encode the answers only if a doubt is left."""
         long = answer_size(cached) + answer_size(fresh) > LONG
-        agreement: Agreement = await self._run(judge, cached, fresh, questions, None, off_loop=long)
-        if not CLEAR[0] < agreement.probability < CLEAR[1]:
-            return agreement
-        texts = await self._run(texts_to_encode, cached, fresh, off_loop=long)
+        pair, agreement, texts = await self._run(
+            _judge_words, cached, fresh, questions, off_loop=long
+        )
         if len(texts) != 2:
             return agreement
         if self.sketch is not None:
-            settled: Agreement | None = await self._run(
-                _judge_sketched, self.sketch, texts, (cached, fresh, questions), off_loop=long
-            )
+            settled = await self._run(_judge_sketches, pair, self.sketch, texts, off_loop=long)
             if settled is not None:
                 return settled
         cosine = await self._cosine(texts)
-        if cosine is None:
-            return agreement
-        return await self._run(judge, cached, fresh, questions, cosine, off_loop=long)
+        return agreement if cosine is None else await self._run(pair.judge, cosine, off_loop=False)
 
     async def _run(self, function: Callable[..., T], *args: object, off_loop: bool) -> T:
         def timed() -> tuple[T, float]:
@@ -340,15 +335,25 @@ class AnswerJudge:
         return known
 
 
-def _judge_sketched(
-    sketch: Callable[[str], NDArray[np.float32]],
-    texts: tuple[str, ...],
-    pair: tuple[Completion | RawResponse, Completion | RawResponse, tuple[str, str | None]],
+def _judge_words(
+    cached: Completion | RawResponse,
+    fresh: Completion | RawResponse,
+    questions: tuple[str, str | None],
+) -> tuple[AnswerPair, Agreement, tuple[str, ...]]:
+    """Judge two answers by their words. Returns the texts to encode too, if a doubt is left."""
+    pair = AnswerPair(cached, fresh, questions)
+    agreement = pair.judge(None)
+    doubtful = CLEAR[0] < agreement.probability < CLEAR[1]
+    return pair, agreement, pair.texts_to_encode if doubtful else ()
+
+
+def _judge_sketches(
+    pair: AnswerPair, sketch: Callable[[str], NDArray[np.float32]], texts: tuple[str, ...]
 ) -> Agreement | None:
     one, other = map(sketch, texts)
     if not (one.any() and other.any()):  # a sketch of zeros: no word of the text is known
         return None
-    return judge_by_sketches(*pair, float(one @ other))
+    return pair.judge_by_sketches(float(one @ other))
 
 
 def answer_size(answer: Completion | RawResponse) -> int:
@@ -387,8 +392,9 @@ class FeedbackSample(NamedTuple):
     asked: str = ""
     """Hash of the question, under which feedback is kept."""
     repeat: bool = False
-    """Ask the provider once more after it has answered this miss: a null audit. Set for its second
-    answer, too, because the recorded traffic does not contain a second request."""
+    """Ask the provider once more after it has answered this miss: a null audit."""
+    stores: bool = True
+    """Store and record the fresh answer, in place of an older one to the same request."""
 
 
 class PendingComparison(NamedTuple):

@@ -15,7 +15,7 @@ import re
 import unicodedata
 from collections import Counter
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from math import exp, log
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +27,9 @@ from headstart.types import UNDECODABLE, Choice, Completion, Frozen, RawResponse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
+
+    Answer: TypeAlias = Completion | RawResponse
 
 
 _TRUNCATED = frozenset({"length", "max_tokens", "model_length"})
@@ -73,7 +76,7 @@ class ReadChoice(Frozen):
     truncated: bool = False
 
 
-def read_answer(answer: Completion | RawResponse) -> tuple[ReadChoice, ...] | None:
+def read_answer(answer: Answer) -> tuple[ReadChoice, ...] | None:
     """Return the choices of an answer in order; None for bytes that are not text."""
     if isinstance(answer, Completion):
         return tuple(map(_read_choice, sorted(answer.choices, key=lambda choice: choice.index)))
@@ -85,7 +88,7 @@ def read_answer(answer: Completion | RawResponse) -> tuple[ReadChoice, ...] | No
     return (ReadChoice(text=text, refuses=refuses(text)),)
 
 
-def answer_text(answer: Completion | RawResponse) -> str:
+def answer_text(answer: Answer) -> str:
     """Return the text and the calls of an answer, choice by choice, for a reader."""
     return "\n\n".join(
         "\n".join([reply.text, *(f"{call.name}({call.arguments})" for call in reply.calls)]).strip()
@@ -448,65 +451,74 @@ _UNREADABLE = Agreement(same=None, probability=0.5, method=AgreementMethod.UNREA
 _CERTAINTY = {True: 0.99, None: 0.5, False: 0.01}
 
 
-def texts_to_encode(
-    fresh: Completion | RawResponse, cached: Completion | RawResponse
-) -> tuple[str, ...]:
-    """Return the two texts whose cosine ``judge`` needs, or () when it needs none."""
-    replies, others = read_answer(fresh), read_answer(cached)
-    if replies is None or others is None or len(replies) != len(others):
-        return ()
-    compared = [_compare_replies(one, other) for one, other in zip(replies, others, strict=True)]
-    if any(isinstance(each, Agreement) and each.same is False for each in compared):
-        return ()
-    open_pairs = [each for each in compared if not isinstance(each, Agreement)]
-    return tuple("\n".join(texts)[:ENCODED_CHARS] for texts in zip(*open_pairs, strict=True))
+class AnswerPair:
+    """Two answers to ``questions``: the last user texts, if known. It reads them once."""
+
+    def __init__(self, fresh: Answer, cached: Answer, questions: Sequence[str | None] = ()) -> None:
+        self._questions = questions
+        self._compared: list[Agreement | tuple[str, str]]
+        replies, others = read_answer(fresh), read_answer(cached)
+        if replies is None or others is None:
+            self._compared = [_EQUAL if fresh == cached else _UNREADABLE]
+        elif len(replies) != len(others):
+            self._compared = [_agreement(AgreementMethod.STRUCTURED, same=None)]
+        else:
+            self._compared = list(map(_compare_replies, replies, others))
+
+    @cached_property
+    def _read(self) -> list[Agreement | tuple[Wording, Wording, frozenset[str]]]:
+        given = frozenset().union(*map(question_words, self._questions))
+        return [
+            each
+            if isinstance(each, Agreement)
+            else (read_words(each[0]), read_words(each[1]), given)
+            for each in self._compared
+        ]
+
+    @property
+    def texts_to_encode(self) -> tuple[str, ...]:
+        """The two texts whose cosine ``judge`` needs, or () when it needs none."""
+        if any(isinstance(each, Agreement) and each.same is False for each in self._compared):
+            return ()
+        open_pairs = [each for each in self._compared if not isinstance(each, Agreement)]
+        return tuple("\n".join(texts)[:ENCODED_CHARS] for texts in zip(*open_pairs, strict=True))
+
+    def judge(self, cosine: float | None, fit: AgreementModel | None = None) -> Agreement:
+        """Judge the answers. Symmetric in them; never raises.
+
+        ``cosine`` belongs to the ``texts_to_encode``. Without it (the encoder failed) free text is
+        judged by its words alone, and more of it is unsure. Choices are compared in order, and the
+        least alike pair counts. ``fit`` replaces the built-in weights; it must match ``cosine``.
+        """
+        fit = fit or (WORDS_ALONE if cosine is None else WITH_COSINE)
+        found = [
+            each if isinstance(each, Agreement) else _judge_words(*each, cosine, fit)
+            for each in self._read
+        ]
+        return min(found, key=_doubt, default=_EQUAL)
+
+    def judge_by_sketches(self, sketched: float) -> Agreement | None:
+        """Judge with the cosine of sketches; None if the encodings may well give another verdict.
+
+        ``sketched`` belongs to the sketches of the ``texts_to_encode``. On pairs judged by people
+        whose words leave a doubt it settles one of seven, and differs from the encodings in 0.3 %.
+        """
+        offset, slope = SKETCH_COSINE
+        likely = offset + slope * sketched
+        low = self.judge(max(likely - SKETCH_REACH, -1.0))
+        high = self.judge(min(likely + SKETCH_REACH, 1.0))
+        return low if low.same is high.same else None
 
 
 def judge(
-    fresh: Completion | RawResponse,
-    cached: Completion | RawResponse,
+    fresh: Answer,
+    cached: Answer,
     questions: Sequence[str | None],
     cosine: float | None,
     fit: AgreementModel | None = None,
 ) -> Agreement:
-    """Judge two answers to ``questions``: the last user texts of both requests, if known.
-
-    ``cosine`` belongs to the ``texts_to_encode``. Without it (the encoder failed) free text is
-    judged by its words alone, and more of it is unsure. Choices are compared in order, and the
-    least alike pair counts. ``fit`` replaces the built-in weights; it must match ``cosine``.
-    Symmetric in the answers; never raises.
-    """
-    replies, others = read_answer(fresh), read_answer(cached)
-    if replies is None or others is None:
-        return _EQUAL if fresh == cached else _UNREADABLE
-    if len(replies) != len(others):
-        return _agreement(AgreementMethod.STRUCTURED, same=None)
-    given = frozenset().union(*map(question_words, questions))
-    fit = fit or (WORDS_ALONE if cosine is None else WITH_COSINE)
-    found = [
-        each if isinstance(each, Agreement) else _judge_texts(*each, given, cosine, fit)
-        for one, other in zip(replies, others, strict=True)
-        for each in (_compare_replies(one, other),)
-    ]
-    return min(found, key=_doubt, default=_EQUAL)
-
-
-def judge_by_sketches(
-    fresh: Completion | RawResponse,
-    cached: Completion | RawResponse,
-    questions: Sequence[str | None],
-    sketched: float,
-) -> Agreement | None:
-    """Judge with the cosine of sketches; None if the encodings may well give another verdict.
-
-    ``sketched`` belongs to the sketches of the ``texts_to_encode``. On pairs judged by people whose
-    words leave a doubt it settles one of seven, and differs from the encodings in 0.3 %.
-    """
-    offset, slope = SKETCH_COSINE
-    likely = offset + slope * sketched
-    low = judge(fresh, cached, questions, max(likely - SKETCH_REACH, -1.0))
-    high = judge(fresh, cached, questions, min(likely + SKETCH_REACH, 1.0))
-    return low if low.same is high.same else None
+    """Judge two answers once, as ``AnswerPair.judge`` does."""
+    return AnswerPair(fresh, cached, questions).judge(cosine, fit)
 
 
 def _doubt(each: Agreement) -> tuple[int, float]:
@@ -556,18 +568,17 @@ def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
     return None if set(a) <= set(b) or set(b) <= set(a) else False
 
 
-def _judge_texts(
-    a: str, b: str, given: frozenset[str], cosine: float | None, fit: AgreementModel
+def _judge_words(
+    a: Wording, b: Wording, given: frozenset[str], cosine: float | None, fit: AgreementModel
 ) -> Agreement:
-    words_a, words_b = read_words(a), read_words(b)
-    if answers_oppose(words_a, words_b):
+    if answers_oppose(a, b):
         return _agreement(AgreementMethod.TEXT, same=False)
-    likely = probability(compare_words(words_a, words_b, given, cosine), fit.weights)
+    likely = probability(compare_words(a, b, given, cosine), fit.weights)
     if likely <= fit.different_to:
         return Agreement(same=False, probability=likely, method=AgreementMethod.TEXT)
     if likely < fit.same_from:
         return Agreement(same=None, probability=likely, method=AgreementMethod.TEXT)
-    if may_oppose(words_a, words_b):
+    if may_oppose(a, b):
         return _agreement(AgreementMethod.TEXT, same=None)
     return Agreement(same=True, probability=likely, method=AgreementMethod.TEXT)
 
