@@ -668,7 +668,7 @@ class Engine:
                 return
         flight = self._start(context, key, identity, app, sample, twin=twin)
         if sample is not None and sample.repeat:
-            self._supervisor.spawn(self._ask_again, context, key, app, flight)
+            self._calls.spawn(self._ask_again, context, key, app, flight)
         await self._join(context, flight)
 
     async def _join_equal(self, context: RequestContext, flight: Flight) -> bool:
