@@ -279,6 +279,16 @@ def test_misses_are_asked_twice_a_limited_number_of_times() -> None:
     assert domain.repeat_rate(NEAR) == 0
 
 
+def test_misses_are_not_asked_twice_for_ever_where_the_judge_is_never_sure() -> None:
+    domain = Domain(ErrorLimit(max_error=0.02))
+    for each in noisy_labels(600, 1 / 12):
+        domain.apply(each)
+    for n in range(constants.MOST_REPEATS):
+        assert domain.repeat_rate(NEAR) == constants.FIRST_REPEAT_RATE
+        domain.apply(label(n, 0.0, None, source=LabelSource.NULL))
+    assert domain.repeat_rate(NEAR) == 0
+
+
 def test_wrong_audits_raise_the_alarm_and_labels_end_it() -> None:
     domain = taught(1500)
     changes = [

@@ -98,6 +98,7 @@ class LabelCounts(msgspec.Struct, frozen=True, array_like=True):
     nulls: int = 0
     nulls_different: int = 0
     alarms: int = 0
+    nulls_unsure: int = 0
 
 
 class DomainState(msgspec.Struct, frozen=True):
@@ -597,7 +598,8 @@ class Domain:
         """
         state, limit = self._state, self.error_limit
         counts = state.counts
-        if not counts.labels >= REPEATS_FROM or counts.nulls >= MOST_REPEATS or state.alarmed:
+        asked = counts.nulls + counts.nulls_unsure  # where the judge is never sure, nothing helps
+        if not counts.labels >= REPEATS_FROM or asked >= MOST_REPEATS or state.alarmed:
             return 0.0
         if not is_near_miss(similarity, limit.max_error):
             return 0.0
@@ -647,9 +649,11 @@ class Domain:
 
     def _apply(self, label: Label) -> bool:
         if label.source is LabelSource.NULL:
-            if label.same is not None:
-                self._state = add_counts(self._state, nulls=1, nulls_different=int(not label.same))
-            return label.same is not None
+            if label.same is None:
+                self._state = add_counts(self._state, nulls_unsure=1)
+                return False
+            self._state = add_counts(self._state, nulls=1, nulls_different=int(not label.same))
+            return True
         if label.version != self.version:
             return False
         self._state = add_counts(self._state, labels=1, unsure=int(label.same is None))
