@@ -98,6 +98,7 @@ class Bookkeeper:
         self._rows: list[Served] = []
         self._came = asyncio.Event()
         """A row waits."""
+        self._writing = asyncio.Lock()
 
     def notify(self, observation: Observation) -> None:
         """Take a row; ``run`` writes it within a quarter of a second."""
@@ -117,13 +118,17 @@ class Bookkeeper:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write the waiting rows. If the store fails, these rows are lost."""
-        rows, self._rows = self._rows, []
-        if rows:
-            try:
-                await self._store.add_to_books(rows)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next rows are written
-                self._observer.notify(StageFailed.of("books", error))
+        """Write the waiting rows, after those that are being written now.
+
+        If the store fails, its rows are lost.
+        """
+        async with self._writing:
+            rows, self._rows = self._rows, []
+            if rows:
+                try:
+                    await self._store.add_to_books(rows)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the next rows follow
+                    self._observer.notify(StageFailed.of("books", error))
 
 
 QUIET_S = 3600.0

@@ -668,7 +668,7 @@ class Engine:
         again = context.without_client(context.id) if repeat else None
         flight = self._start(context, key, identity, app, sample, twin=twin)
         if again is not None:
-            self._supervisor.spawn(self._ask_again, again, key, app, flight)
+            self._calls.spawn(self._ask_again, again, key, app, flight)
         await self._join(context, flight)
 
     async def _join_equal(self, context: RequestContext, flight: Flight) -> bool:

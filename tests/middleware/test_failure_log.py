@@ -65,6 +65,29 @@ async def test_rows_are_written_in_batches_and_after_a_failure() -> None:
     assert failures == [StageFailed(stage="books", error="RuntimeError")]
 
 
+class SlowBooks(FailingBooks):
+    """A store that takes a while to write to the books."""
+
+    async def add_to_books(self, rows: Sequence[Served]) -> None:
+        await asyncio.sleep(1.0)
+        self.writes.append(tuple(row.id for row in rows))
+
+
+@pytest.mark.anyio
+@pytest.mark.virtual_clock
+async def test_the_last_flush_waits_for_a_write_that_has_begun() -> None:
+    store = SlowBooks()
+    books = Bookkeeper(store, Observers([]))
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(books.run())
+        books.notify(served(id="1"))
+        await asyncio.sleep(2 * FLUSH_S)
+        books.notify(served(id="2"))
+        await books.flush()
+        writing.cancel()
+    assert store.writes == [("1",), ("2",)]
+
+
 def test_a_failure_is_told_once_an_hour_and_each_by_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
