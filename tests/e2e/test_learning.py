@@ -258,9 +258,12 @@ async def test_no_miss_is_asked_twice_while_the_server_stops(
 ) -> None:
     monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
     made: list[Supervisor] = []  # the last one runs the calls
-    monkeypatch.setattr(
-        "headstart.factory.Supervisor", lambda: made.append(Supervisor()) or made[-1]
-    )
+
+    def make() -> Supervisor:
+        made.append(Supervisor())
+        return made[-1]
+
+    monkeypatch.setattr("headstart.factory.Supervisor", make)
     cache = {"audit.mode": "background", "audit.null_rate": 1.0}
     async with sidecar(cache=cache) as running:
         await running.ask(PROMPT)
