@@ -61,7 +61,9 @@ class Observers:
             self._sorted = sources, wanting
         if kind not in wanting:
             every = given + self.observers
-            wanting[kind] = [each for each in every if kind in getattr(each, "observes", (kind,))]
+            wanting[kind] = [
+                each for each in every if kind in getattr(type(each), "observes", (kind,))
+            ]
         for observer in wanting[kind]:
             try:
                 observer.notify(observation)
