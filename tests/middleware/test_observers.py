@@ -55,6 +55,19 @@ def test_an_observer_that_has_something_else_of_that_name_gets_everything() -> N
     assert counting.seen == [GATED]
 
 
+class Mock(Keeping):
+    """Has an attribute of any name, as a mock has."""
+
+    def __getattr__(self, name: str) -> tuple[()]:
+        return ()
+
+
+def test_a_mock_gets_everything() -> None:
+    mock = Mock()
+    Observers([mock]).notify(GATED)
+    assert mock.seen == [GATED]
+
+
 def test_observers_that_come_and_go_are_noticed_at_once() -> None:
     given, own, later = Keeping(), Choosing(), Choosing()
     outer = Observers([given])
