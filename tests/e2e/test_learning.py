@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from headstart.decisions import LabelSource, Outcome, Rule
+from headstart.embeddings.stores.memory import MemoryStore
+from headstart.errors import StoreError
 from headstart.lab.simulator.faults import Status
 from headstart.middleware.concurrency import Supervisor
 from headstart.policies.learned_rule.domain import Domain
@@ -251,6 +253,25 @@ async def test_a_miss_whose_client_left_is_not_asked_twice(
         running.provider.open.set()
         await running.ask("What is a tort?")
     assert Outcome.AUDIT not in running.outcomes
+
+
+async def test_misses_that_are_asked_twice_count_where_the_store_takes_no_label(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise StoreError("disk is full")
+
+    monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
+    monkeypatch.setattr(MemoryStore, "add_labels", refuse)
+    async with sidecar(cache={"audit.mode": "background", "audit.null_rate": 1e-9}) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        await running.ask(NEGATED)
+        await running.finished(3)
+        hit_decider = running.parts[0].hit_decider
+        assert hit_decider is not None
+        domains = hit_decider.learner.domains
+        assert domains.get(*domains.names()).asked_twice == 1
 
 
 async def test_no_miss_is_asked_twice_while_the_server_stops(
