@@ -237,7 +237,7 @@ Observation: TypeAlias = Served | StageFailed | Committed | Encoded | Gated | La
 class Observer(Protocol):
     """Receives observations on the event loop. It must be quick and must not raise.
 
-    It may name the classes of those that it wants: ``observes = (Served,)``.
+    It may name the classes of those that it wants: a tuple of the class, ``observes = (Served,)``.
     """
 
     def notify(self, observation: Observation) -> None: ...

@@ -128,7 +128,7 @@ def _print_outcome(console: Console, served: Served) -> None:
         f"{1000 * served.total_s:.1f} ms"
     )
     if served.audit_of:
-        console.print(f"our own call, to audit a hit: headstart explain {served.audit_of}")
+        console.print(f"our own call, to check an answer: headstart explain {served.audit_of}")
     if served.not_stored:
         console.print(f"the answer is not stored: {escape(served.not_stored)}")
     if served.entry:

@@ -135,6 +135,8 @@ class Supervisor:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.stopping = False
+        """Only tasks that belong to the running ones may begin."""
 
     @property
     def running(self) -> int:
@@ -166,13 +168,14 @@ class Supervisor:
 
     async def drain(self, seconds: float) -> None:
         """Wait up to ``seconds`` for the end of the tasks, and then do as ``aclose``."""
+        self.stopping = True
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=seconds)
         await self.aclose()
 
     async def aclose(self) -> None:
         """Cancel the remaining tasks and wait for their end. Safe to call twice."""
-        self._closed = True
+        self._closed = self.stopping = True
         for task in self._tasks:
             task.cancel()
         await self.ended()

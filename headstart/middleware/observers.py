@@ -61,9 +61,7 @@ class Observers:
             self._sorted = sources, wanting
         if kind not in wanting:
             every = given + self.observers
-            wanting[kind] = [
-                each for each in every if kind in getattr(type(each), "observes", (kind,))
-            ]
+            wanting[kind] = [each for each in every if _wants(each, kind)]
         for observer in wanting[kind]:
             try:
                 observer.notify(observation)
@@ -76,6 +74,12 @@ class Observers:
         self.observers = tuple(each for each in self.observers if each is not observer)
         if self._given is not None:
             self._given.remove(observer)
+
+
+def _wants(observer: Observer, kind: type) -> bool:
+    """Tell whether an observer wants observations of a class. ``observes`` may be its own word."""
+    observes = getattr(type(observer), "observes", None)
+    return not isinstance(observes, tuple) or kind in observes
 
 
 FLUSH_S = 0.25

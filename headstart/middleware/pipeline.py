@@ -6,7 +6,6 @@ admit ► read ► prepare ► exact? ► semantic, and safe? ► join the same 
 from __future__ import annotations
 
 import asyncio
-import copy
 import random
 import time
 from codecs import BOM_UTF8
@@ -39,7 +38,7 @@ from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
 from headstart.middleware.learning.learner import book_audit
 from headstart.middleware.prepare import INLINE_BYTES
-from headstart.middleware.pump import PumpedCall
+from headstart.middleware.pump import PumpedCall, calls_tools
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.record import AnswerLog
 from headstart.middleware.request_context import KeptCall, KeptCalls, RequestContext
@@ -611,9 +610,7 @@ class Engine:
         self, context: RequestContext, key: CacheKey, sample: FeedbackSample, app: ASGIApp
     ) -> None:
         """Ask the provider for an answer that no client waits for, and book it as an audit."""
-        asked = copy.copy(context)
-        asked.id = sample.id
-        asked.begin_by = asked.deadline = None  # ``UNATTENDED_S`` bounds an audit
+        asked = context.without_client(sample.id)
         flight = self._start(asked, key, None, app, sample)
         assert flight.pump is not None
         assert self._hit_decider is not None
@@ -628,10 +625,11 @@ class Engine:
         assert flight.pump is not None
         assert self._hit_decider is not None
         await asyncio.wait((flight.pump,))
-        if flight.entry is not None and key.query is not None:
-            terms = context.prepared.match_context
-            first = self._new_id(), flight.entry, key.query, terms
-            sample = self._hit_decider.null_sample(*first, stores=False)
+        first, terms = flight.entry, context.prepared.match_context
+        # Answers that call tools are not compared.
+        if first and key.query is not None and not calls_tools(first) and not self._calls.stopping:
+            told = self._new_id(), first, key.query, terms
+            sample = self._hit_decider.null_sample(*told, stores=False)
             self._audit(context, key, sample, app)
 
     async def _pass_through(
@@ -666,9 +664,11 @@ class Engine:
                 twin = self._twin_of(context, identity)
             elif await self._join_equal(context, flight):
                 return
+        repeat = sample is not None and sample.repeat
+        again = context.without_client(context.id) if repeat else None
         flight = self._start(context, key, identity, app, sample, twin=twin)
-        if sample is not None and sample.repeat:
-            self._calls.spawn(self._ask_again, context, key, app, flight)
+        if again is not None:
+            self._calls.spawn(self._ask_again, again, key, app, flight)
         await self._join(context, flight)
 
     async def _join_equal(self, context: RequestContext, flight: Flight) -> bool:

@@ -191,7 +191,7 @@ class PumpedCall:
         if entry is None or pump.cache is None:
             return
         is_chat = self._dialect is None or self._dialect.is_chat
-        if pump.recorder is not None and is_chat and self._document is None:
+        if pump.recorder is not None and is_chat and self._document is None and self._stores:
             pump.recorder.add(self._call, self._dialect, entry)
         tenant = self._prepared.match_context.tenant
         owned = self._flight.owned
@@ -201,7 +201,7 @@ class PumpedCall:
         )
         if owned is not None:
             owned.stored = stored
-        if sample is not None and pump.learner is not None and not _calls_tools(entry):
+        if sample is not None and pump.learner is not None and not calls_tools(entry):
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
 
     def _text(self, entry: Entry) -> str | None:
@@ -209,7 +209,7 @@ class PumpedCall:
 
         None: only exact lookups find it, as all answers that call tools.
         """
-        if self._prepared.semantic_refusal is not None or _calls_tools(entry):
+        if self._prepared.semantic_refusal is not None or calls_tools(entry):
             return None
         return entry.key.query
 
@@ -564,7 +564,8 @@ def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> 
     transcript.feed((Ended(),))
 
 
-def _calls_tools(entry: Entry) -> bool:
+def calls_tools(entry: Entry) -> bool:
+    """Tell whether an answer calls tools. Such answers are not compared, nor found by meaning."""
     return isinstance(entry.answer, Completion) and bool(entry.answer.called_tools)
 
 

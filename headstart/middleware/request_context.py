@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -200,6 +201,16 @@ class RequestContext:
     def succeeded(self) -> bool:
         """The client has a whole answer."""
         return self.error is None and 200 <= self.status < 300
+
+    def without_client(self, id: str) -> RequestContext:
+        """Return the same request for a call that no client waits for: ``UNATTENDED_S`` bounds it.
+
+        It has a scope of its own, because an app writes into its scope.
+        """
+        asked = copy.copy(self)
+        asked.id, asked.scope = id, dict(self.scope)
+        asked.begin_by = asked.deadline = None
+        return asked
 
     def call(
         self,

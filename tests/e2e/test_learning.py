@@ -10,13 +10,18 @@ import msgspec
 import pytest
 
 from headstart.decisions import LabelSource, Outcome, Rule
+from headstart.embeddings.stores.memory import MemoryStore
+from headstart.errors import StoreError
 from headstart.lab.simulator.faults import Status
+from headstart.middleware.concurrency import Supervisor
 from headstart.policies.learned_rule.domain import Domain
 from support.learned import make_label
-from support.patience import until
+from support.patience import PATIENCE_S, until
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headstart.decisions import Label
     from support.sidecar import Sidecar
 
@@ -175,13 +180,20 @@ async def test_an_exact_hit_is_asked_again_now_and_then() -> None:
     assert (label.source, label.same) == (LabelSource.NULL, True)
 
 
+def lines_in(folder: Path) -> int:
+    """Return the number of lines of the only file in a folder."""
+    (file,) = folder.iterdir()
+    return len(file.read_bytes().splitlines())
+
+
 async def test_a_near_miss_is_asked_twice_while_the_judge_is_not_known(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
     provider = AskedAfresh()
     cache = {"audit.mode": "background", "audit.rate": 0.0, "audit.null_rate": 0.001}
-    async with sidecar(provider, cache=cache) as running:
+    record = {"enabled": True, "path": str(tmp_path / "record.jsonl")}
+    async with sidecar(provider, cache=cache, record=record) as running:
         await running.ask(PROMPT)
         await running.indexed(1)
         miss = await running.ask(NEGATED)
@@ -201,6 +213,7 @@ async def test_a_near_miss_is_asked_twice_while_the_judge_is_not_known(
     assert not audit.stored
     (booked,) = (row for row in running.served if row.id == audit.audit_of)
     assert booked.outcome is Outcome.MISS
+    assert lines_in(tmp_path) == 2  # nobody sent the second request
 
 
 @pytest.mark.parametrize(
@@ -208,7 +221,7 @@ async def test_a_near_miss_is_asked_twice_while_the_judge_is_not_known(
     [
         {"audit.mode": "off"},
         {"audit.mode": "sync"},
-        {"audit.null_rate": 0.0},
+        {"audit.mode": "background", "audit.null_rate": 0.0},
     ],
     ids=str,
 )
@@ -228,7 +241,7 @@ async def test_a_miss_whose_client_left_is_not_asked_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
-    async with sidecar(cache={"audit.null_rate": 1.0}) as running:
+    async with sidecar(cache={"audit.mode": "background", "audit.null_rate": 1.0}) as running:
         await running.ask(PROMPT)
         await running.indexed(1)
         running.provider.open.clear()
@@ -240,6 +253,50 @@ async def test_a_miss_whose_client_left_is_not_asked_twice(
         running.provider.open.set()
         await running.ask("What is a tort?")
     assert Outcome.AUDIT not in running.outcomes
+
+
+async def test_misses_that_are_asked_twice_count_where_the_store_takes_no_label(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise StoreError("disk is full")
+
+    monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
+    monkeypatch.setattr(MemoryStore, "add_labels", refuse)
+    async with sidecar(cache={"audit.mode": "background", "audit.null_rate": 1e-9}) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        await running.ask(NEGATED)
+        await running.finished(3)
+        hit_decider = running.parts[0].hit_decider
+        assert hit_decider is not None
+        domains = hit_decider.learner.domains
+        assert domains.get(*domains.names()).asked_twice == 1
+
+
+async def test_no_miss_is_asked_twice_while_the_server_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
+    made: list[Supervisor] = []  # the last one runs the calls
+
+    def make() -> Supervisor:
+        made.append(Supervisor())
+        return made[-1]
+
+    monkeypatch.setattr("headstart.factory.Supervisor", make)
+    cache = {"audit.mode": "background", "audit.null_rate": 1.0}
+    async with sidecar(cache=cache) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        running.provider.open.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(running.ask(NEGATED))
+            await running.in_flight(1)
+            tasks.create_task(made[-1].drain(PATIENCE_S))
+            await asyncio.sleep(0)
+            running.provider.open.set()
+    assert running.outcomes == [Outcome.MISS, Outcome.MISS]
 
 
 async def test_a_clock_that_is_put_forward_pays_for_no_audit(

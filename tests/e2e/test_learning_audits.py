@@ -13,18 +13,21 @@ import anyio.lowlevel
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.config.loading import load_settings
 from headstart.decisions import LabelSource, Outcome
 from headstart.middleware import pump
 from headstart.observe import Labelled, Served
+from headstart.policies.learned_rule.domain import Domain
 from support.fakes import Recorder
 from support.patience import PATIENCE_S, until
 from support.proxied import Reply, reply_of
 from support.serving import serving
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
+
+NEGATED = "How can I not sign up for ChatGPT?"
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -203,7 +206,7 @@ class Mounted:
     async def ask(self, question: str) -> Reply:
         headers = {"authorization": "Bearer me"}
         async with self.session.post(
-            self.url + "/ask", json={"question": question}, headers=headers
+            self.url + "/api/ask", json={"question": question}, headers=headers
         ) as response:
             return await reply_of(response)
 
@@ -218,7 +221,7 @@ class Mounted:
 
 
 @contextlib.asynccontextmanager
-async def mounted(mode: str, *, idempotent: bool) -> AsyncIterator[Mounted]:
+async def mounted(mode: str, *, idempotent: bool, null_rate: float = 0.0) -> AsyncIterator[Mounted]:
     app = App()
     settings = load_settings(
         None,
@@ -227,7 +230,7 @@ async def mounted(mode: str, *, idempotent: bool) -> AsyncIterator[Mounted]:
             "cache.store": "memory:",
             "cache.audit.mode": mode,
             "cache.audit.rate": 1.0,
-            "cache.audit.null_rate": 0.0,
+            "cache.audit.null_rate": null_rate,
             "cache.cold_start": "optimistic",
             "encoder.max_wait_ms": 20_000.0,
             "learning.cpu_share": 1.0,
@@ -237,9 +240,9 @@ async def mounted(mode: str, *, idempotent: bool) -> AsyncIterator[Mounted]:
     async with aiohttp.ClientSession() as session:
         running = Mounted(app, "", session)
         wrapped = HeadstartMiddleware(
-            Starlette(routes=[Route("/ask", app.ask, methods=["POST"])]),
+            Starlette(routes=[Mount("/api", routes=[Route("/ask", app.ask, methods=["POST"])])]),
             settings,
-            endpoints=[Endpoint("/ask", prompt="question", idempotent=idempotent)],
+            endpoints=[Endpoint("/api/ask", prompt="question", idempotent=idempotent)],
             observers=[running.recorder],
         )
 
@@ -260,6 +263,19 @@ async def test_an_idempotent_app_is_asked_in_the_background_as_the_caller() -> N
     assert running.app.asked == ["me"]
     (audit,) = running.seen(Outcome.AUDIT)
     assert (audit.status, audit.error, audit.stored) == (200, None, True)
+
+
+async def test_an_app_that_is_asked_twice_gets_the_scope_that_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with mounted("background", idempotent=True, null_rate=1e-9) as running:
+        await running.warm()
+        monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
+        miss = await running.ask(NEGATED)
+        assert "fwd=miss" in miss.verdict
+        await until(lambda: Labelled(source=LabelSource.NULL, same=True) in running.recorder.seen)
+    assert running.app.asked == ["me", "me"]
+    assert [row.status for row in running.seen(Outcome.AUDIT)] == [200]
 
 
 async def test_an_app_that_is_not_idempotent_is_asked_only_while_its_caller_waits() -> None:

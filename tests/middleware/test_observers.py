@@ -29,6 +29,11 @@ class Choosing(Keeping):
     observes = (Committed, StageFailed)
 
 
+class Counting(Keeping):
+    def observes(self) -> int:
+        return len(self.seen)
+
+
 class Raising(Keeping):
     def notify(self, observation: Observation) -> None:
         super().notify(observation)
@@ -42,6 +47,12 @@ def test_an_observer_gets_only_what_it_wants_and_others_get_everything() -> None
         observers.notify(each)
     assert choosing.seen == [COMMITTED, FAILED]
     assert keeping.seen == [GATED, COMMITTED, FAILED]
+
+
+def test_an_observer_that_has_something_else_of_that_name_gets_everything() -> None:
+    counting = Counting()
+    Observers([counting]).notify(GATED)
+    assert counting.seen == [GATED]
 
 
 class Mock(Keeping):

@@ -289,6 +289,14 @@ def test_misses_are_not_asked_twice_for_ever_where_the_judge_is_never_sure() -> 
     assert domain.repeat_rate(NEAR) == 0
 
 
+def test_misses_are_not_asked_twice_for_ever_where_their_labels_do_not_come() -> None:
+    domain = Domain(ErrorLimit(max_error=0.02))
+    for each in noisy_labels(600, 1 / 12):
+        domain.apply(each)
+    domain.asked_twice = constants.MOST_REPEATS
+    assert domain.repeat_rate(NEAR) == 0
+
+
 def test_wrong_audits_raise_the_alarm_and_labels_end_it() -> None:
     domain = taught(1500)
     changes = [

@@ -291,6 +291,8 @@ class HitDecider:
         An answer to an exact hit is newer, so it is stored. The second answer to a miss is not.
         """
         self.budget.take()
+        if not stores and (domain := self.learner.domains.find(context.domain)) is not None:
+            domain.asked_twice += 1
         verdict = Verdict(serves=True, similarity=1.0)
         pair = UnlabelledPair(domain=context.domain, entry=entry, verdict=verdict)
         return FeedbackSample(

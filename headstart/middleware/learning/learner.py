@@ -394,7 +394,7 @@ class FeedbackSample(NamedTuple):
     repeat: bool = False
     """Ask the provider once more after it has answered this miss: a null audit."""
     stores: bool = True
-    """Store the fresh answer, in place of an older one to the same request."""
+    """Store and record the fresh answer, in place of an older one to the same request."""
 
 
 class PendingComparison(NamedTuple):

@@ -462,6 +462,8 @@ class Domain:
         self._least: tuple[ErrorCurve, float | None] | None = None
         self._hopeful: tuple[ErrorCurve, bool] | None = None
         """The last curve, and whether a worse judge would explain that it has no threshold."""
+        self.asked_twice = 0
+        """The misses that this process has asked twice. Labels of them may fail to come."""
         self._gate: tuple[object, GateCounts, float] | None = None
         """The gate, and the state and the counts from which it follows."""
         if prior is not None:
@@ -598,7 +600,8 @@ class Domain:
         """
         state, limit = self._state, self.error_limit
         counts = state.counts
-        asked = counts.nulls + counts.nulls_unsure  # where the judge is never sure, nothing helps
+        # Where the judge is never sure, or no label can be written, more of them do not help.
+        asked = max(counts.nulls + counts.nulls_unsure, self.asked_twice)
         if not counts.labels >= REPEATS_FROM or asked >= MOST_REPEATS or state.alarmed:
             return 0.0
         if not is_near_miss(similarity, limit.max_error):
