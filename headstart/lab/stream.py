@@ -168,7 +168,7 @@ class StreamLearner(Protocol):
     def audit_rate(self) -> float:
         """Return the present share of hits to audit."""
 
-    def repeat_rate(self, similarity: float) -> float:
+    def repeat_rate(self, verdict: Verdict, entry: str) -> float:
         """Return the present share of misses to ask twice."""
 
 
@@ -262,8 +262,8 @@ def _learn(number: int, step: PlayedPrompt[R], run: ReplayRun[P, R]) -> PlayedPr
         stored=not served,
         draw_probability=rate,
     )
+    rate = learner.repeat_rate(verdict, label.entry) if run.repeats and not served else 0.0
     learner.apply(label)
-    rate = learner.repeat_rate(verdict.similarity) if run.repeats and not served else 0.0
     if rate and run.draw() < rate:
         _learn_null(number, step.row, step.row, run._replace(null_rate=1.0))
         return step._replace(audited=True)

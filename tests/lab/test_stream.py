@@ -12,6 +12,7 @@ from headstart.lab.stream import ReplayRun, play
 from support.angles import ByAngle, conversation, key, labelled, prepare
 
 if TYPE_CHECKING:
+    from headstart.decisions import Verdict
     from headstart.lab.rates import Ordering
 
 
@@ -28,8 +29,8 @@ class Notebook:
     def audit_rate(self) -> float:
         return self.rate
 
-    def repeat_rate(self, similarity: float) -> float:
-        return self.rate if similarity else 0.0
+    def repeat_rate(self, verdict: Verdict, entry: str) -> float:
+        return self.rate if verdict.features and entry else 0.0
 
 
 def played(

@@ -223,7 +223,7 @@ class HitDecider:
             return HitDecision(HitAction.ASK, lookup)
         self.budget.take()
         domain = self.learner.domains.find(sample.pair.domain)
-        asked = 0.0 if domain is None else domain.repeat_rate(verdict.similarity)
+        asked = 0.0 if domain is None else domain.repeat_rate(verdict, sample.pair.entry.id)
         repeat = may.twice and self.audits.draw_repeat(asked)
         sample = sample._replace(draw_probability=share, repeat=repeat)
         return HitDecision(HitAction.ASK, lookup, sample)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from headstart.decisions import Label, LabelSource, Rule
+from headstart.decisions import Label, LabelSource, Rule, Verdict
 from headstart.errors import HeadstartError
 from headstart.policies.gate import GateCounts, SketchLabels, gate_of
 from headstart.policies.learned_rule.error_limit import (
@@ -34,6 +34,7 @@ from headstart.policies.learned_rule.error_limit import (
     OWN_VETOES,
     PRIOR_VARIANCE,
     REPEAT_RATE,
+    REPEAT_SCORE,
     REPEATS_FROM,
     SOFT_GUARDS,
     UPDATE_EVERY,
@@ -460,8 +461,8 @@ class Domain:
         self._entries = EntryStatsTable()
         self._state = initial_state()
         self._least: tuple[ErrorCurve, float | None] | None = None
-        self._hopeful: tuple[ErrorCurve, bool] | None = None
-        """The last curve, and whether a worse judge would explain that it has no threshold."""
+        self._hopeful = False
+        """At the last update no threshold kept the promise, and a worse judge would explain it."""
         self.asked_twice = 0
         """The misses that this process has asked twice. Labels of them may fail to come."""
         self._gate: tuple[object, GateCounts, float] | None = None
@@ -592,30 +593,34 @@ class Domain:
         """Return the share of exact hits to ask again now, in addition to the usual share."""
         return EARLY_NULL_RATE if self._state.counts.nulls < NULLS_WANTED else 0.0
 
-    def repeat_rate(self, similarity: float) -> float:
-        """Return the share of the misses to ask twice now; the two answers are a null audit.
+    def repeat_rate(self, verdict: Verdict, entry: str) -> float:
+        """Return the share of such misses to ask twice now; the two answers are a null audit.
 
-        Only near misses, which hits will resemble. After the first ones only while nothing may be
-        served, and a worse judge, which the null audits do not rule out, would explain that.
+        Only pairs with the similarity and the score of a hit count. After the first ones only while
+        nothing may be served, and a worse judge, which the null audits do not rule out, would
+        explain that.
         """
-        state, limit = self._state, self.error_limit
-        counts = state.counts
+        counts, limit = self._state.counts, self.error_limit
         # Where the judge is never sure, or no label can be written, more of them do not help.
         asked = max(counts.nulls + counts.nulls_unsure, self.asked_twice)
-        if not counts.labels >= REPEATS_FROM or asked >= MOST_REPEATS or state.alarmed:
+        if not counts.labels >= REPEATS_FROM or asked >= MOST_REPEATS or self._state.alarmed:
             return 0.0
-        if not is_near_miss(similarity, limit.max_error):
+        wanted = FIRST_REPEAT_RATE if counts.nulls < FIRST_REPEATS else REPEAT_RATE
+        if counts.nulls >= FIRST_REPEATS and not self._hopeful:
             return 0.0
-        if counts.nulls < FIRST_REPEATS:
-            return FIRST_REPEAT_RATE
+        if not verdict.features or not is_near_miss(verdict.similarity, limit.max_error):
+            return 0.0
+        score = self.score(unpack_features(verdict.features), entry)
+        return wanted if score >= REPEAT_SCORE else 0.0
+
+    def _judge_may_explain(self) -> bool:
+        """Tell whether a worse judge would explain that no threshold keeps the promise."""
+        state, limit, counts = self._state, self.error_limit, self._state.counts
         if self._learned_threshold(limit.max_error) is not None or not len(state.memory):
-            return 0.0
-        if self._hopeful is None or self._hopeful[0] is not state.curve:
-            worst = limit.judge.highest(counts.nulls, counts.nulls_different)
-            curve = _curve(state.model, state.memory, worst)
-            hopeful = self._learned_threshold(limit.max_error, curve) is not None
-            self._hopeful = state.curve, hopeful
-        return REPEAT_RATE if self._hopeful[1] else 0.0
+            return False
+        worst = limit.judge.highest(counts.nulls, counts.nulls_different)
+        curve = _curve(state.model, state.memory, worst)
+        return self._learned_threshold(limit.max_error, curve) is not None
 
     def entry_stats(self, entry: str) -> EntryStats:
         """Return an entry's answer group and offset."""
@@ -641,6 +646,8 @@ class Domain:
         before = self._state
         used = self._apply(label)
         state = self._state
+        if state.curve is not before.curve:
+            self._hopeful = self._judge_may_explain()
         return LabelEffect(
             used=used,
             alarm=state.counts.alarms > before.counts.alarms,
