@@ -283,7 +283,7 @@ REPEAT_SCORE = 2.0
 """The least score of a miss that is asked twice: that of pairs which are served. Prompts whose
 answers always differ, such as stories, have lower ones. If they were asked twice, too, the judge
 would seem to err more than it does on hits: with 10 % of such topics, 3.8 % of the other hits were
-wrong at a target of 2 %, in place of 1.4 %."""
+wrong at a target of 2 %, in place of 1.9 %."""
 PRINCIPAL_SHARE = 0.05
 """The largest share of the memory for one of many principals."""
 MOST_ENTRY_STATS = 10_000
