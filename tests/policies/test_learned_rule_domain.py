@@ -284,6 +284,14 @@ def test_misses_are_not_asked_twice_if_no_error_of_the_judge_explains_the_labels
     assert asked_again(domain) == 0
 
 
+def test_no_miss_is_asked_twice_for_a_target_that_null_audits_are_too_rough_for() -> None:
+    for target, rate in ((0.02, constants.FIRST_REPEAT_RATE), (0.01, 0.0)):
+        domain = Domain(ErrorLimit(max_error=target))
+        for each in noisy_labels(600, 1 / 12):
+            domain.apply(each)
+        assert asked_again(domain) == rate
+
+
 def test_misses_are_asked_twice_a_limited_number_of_times() -> None:
     domain = Domain(ErrorLimit(max_error=0.02))
     for each in noisy_labels(600, 1 / 12):

@@ -36,6 +36,7 @@ from headstart.policies.learned_rule.error_limit import (
     REPEAT_RATE,
     REPEAT_SCORE,
     REPEATS_FROM,
+    REPEATS_TARGET,
     SOFT_GUARDS,
     UPDATE_EVERY,
     ErrorLimit,
@@ -603,7 +604,9 @@ class Domain:
         counts, limit = self._state.counts, self.error_limit
         # Where the judge is never sure, or no label can be written, more of them do not help.
         asked = max(counts.nulls + counts.nulls_unsure, self.asked_twice)
-        if not counts.labels >= REPEATS_FROM or asked >= MOST_REPEATS or self._state.alarmed:
+        if limit.max_error < REPEATS_TARGET or counts.labels < REPEATS_FROM:
+            return 0.0
+        if asked >= MOST_REPEATS or self._state.alarmed:
             return 0.0
         wanted = FIRST_REPEAT_RATE if counts.nulls < FIRST_REPEATS else REPEAT_RATE
         if counts.nulls >= FIRST_REPEATS and not self._hopeful:
