@@ -257,8 +257,9 @@ class AuditSettings(Section):
     null_rate: Share = 0.005
     """Share of the exact hits for which Headstart asks upstream again. A different answer shows the
     judge's noise or an old answer. Once matching by meaning has begun, the share is 5 % until a
-    hundred such audits are known. If there are no exact hits, some misses are asked twice instead
-    (see "How it learns" in Safe hits). `0` switches both off."""
+    hundred such audits are known. If there are no exact hits, and `max_error` is 2 % or
+    more, some misses are asked twice instead (see "How it learns" in Safe hits). `0` switches both
+    off."""
     max_calls_per_hour: Count | None = None
     """Highest number of audits per hour."""
     max_usd_per_day: Dollars | None = None
