@@ -171,7 +171,8 @@ class JudgeNoise(Frozen):
         them are less exact than it is.
         """
         share, deviation = self._false_disagree(nulls, different)
-        if abs(share - self.false_disagree) <= CONTRADICTED * deviation:
+        known = self.false_disagree
+        if known - LOWER * deviation <= share <= known + HIGHER * deviation:
             return self
         return replace(self, false_disagree=min(share, MOST_FALSE_DISAGREE))
 
@@ -181,10 +182,15 @@ class JudgeNoise(Frozen):
         return replace(self, false_disagree=min(share + 2 * deviation, MOST_FALSE_DISAGREE))
 
     def _false_disagree(self, nulls: int, different: int) -> tuple[float, float]:
-        """Return the mean of the share after null audits, and its standard deviation."""
+        """Return the mean of the share after null audits, and its standard deviation.
+
+        The deviation is that of the known share, if this is larger: a hundred audits without a
+        difference are no surprise.
+        """
         weight = NULL_STRENGTH + nulls
         mean = (self.false_disagree * NULL_STRENGTH + different) / weight
-        return mean, sqrt(mean * (1 - mean) / weight)
+        share = max(mean, self.false_disagree)
+        return mean, sqrt(share * (1 - share) / weight)
 
 
 EXACT_JUDGE = JudgeNoise(false_disagree=0, false_agree=0, unsure_same=0, unsure_different=0)
@@ -269,19 +275,21 @@ EARLY_NULL_RATE = 0.05
 is, the more hits can be shown to be safe."""
 NULL_STRENGTH = 20
 """The weight of the default error rate of the judge: it counts as this number of null audits."""
-CONTRADICTED = 1.3
-"""Null audits replace that default if their result is this many standard deviations away."""
+LOWER, HIGHER = 2.0, 1.3
+"""Null audits replace that default if their result is this many standard deviations lower or
+higher. Two answers to one question differ less than answers to two wordings, so a low result says
+less."""
 MOST_FALSE_DISAGREE = 0.5
 REPEATS_TARGET = 0.02
 """The least error target with which misses are asked twice. A few hundred null audits measure the
-judge's errors to about 0.013, which is too rough for a stricter target: at 0.01, 1.6 % and 1.8 % of
+judge's errors to about 0.015, which is too rough for a stricter target: at 0.01, 1.6 % and 1.8 % of
 the hits of two streams were wrong."""
 REPEATS_FROM = 100
 """From this number of labels on, some misses are asked twice: null audits without exact hits."""
 FIRST_REPEATS, FIRST_REPEAT_RATE = 50, 0.5
 """Half of the near misses are asked twice until there were this many null audits. With a share of
 0.2, the model had learned too much from the judge's errors before they were known."""
-REPEAT_RATE, MOST_REPEATS = 0.2, 300
+REPEAT_RATE, MOST_REPEATS = 0.2, 200
 """The share of later near misses, and the number of null audits after which none is asked twice."""
 REPEAT_SCORE = 2.0
 """The least score of a miss that is asked twice: that of pairs which are served. Prompts whose
