@@ -3,7 +3,8 @@
     python -m benchmarks.safe_hits --clinc data_full.json --banking train.csv --pairs pairs.jsonl
         [--orderings 0 1 2] [--requests 6000] [--judges oracle real noise=0.087,0.22]
         [--targets 0.005 0.01 0.02 0.05] [--confidence 0.84]
-        [--streams clinc banking slots mix] [--without-sketches] [--cache FOLDER]
+        [--streams clinc banking slots mix] [--without-sketches] [--ask-twice]
+        [--cache FOLDER]
         [--processes 2] [--out FILE]
     python -m benchmarks.safe_hits --files geography.jsonl advising.jsonl [...]
 
@@ -71,6 +72,7 @@ class Entrant(NamedTuple):
     judge: str
     confidence: float
     optimistic: bool = False
+    ask_twice: bool = False
 
     def __call__(self) -> TestedPolicy:
         """Return a new policy. ``optimistic``: as if its first near misses had equal answers."""
@@ -148,7 +150,7 @@ def run(
         same_class,
         noisy(same_class, judge_noise(entrant.judge.partition("@")[0]), chance.random),
         chance.random,
-        repeats=True,
+        repeats=entrant.ask_twice,
     )
     steps = list(play(rows, prompts.prepare, run))
     kind, _, target = entrant.policy.partition(":")
@@ -243,6 +245,11 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--without-sketches", action="store_true", help="find neighbours by their encodings"
     )
+    parser.add_argument(
+        "--ask-twice",
+        action="store_true",
+        help="as with cache.audit.ask_twice",
+    )
     parser.add_argument("--cache", type=Path, help="folder for encodings")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, help="where to write the numbers as JSON")
@@ -254,7 +261,7 @@ def main(argv: Sequence[str]) -> None:
     args = _arguments(argv)
     entrants = [Entrant(policy, "oracle", args.confidence[0]) for policy in args.static]
     entrants += [
-        Entrant(f"verified:{target}", judge, confidence)
+        Entrant(f"verified:{target}", judge, confidence, ask_twice=args.ask_twice)
         for judge in args.judges
         for confidence in args.confidence
         for target in args.targets

@@ -257,9 +257,12 @@ class AuditSettings(Section):
     null_rate: Share = 0.005
     """Share of the exact hits for which Headstart asks upstream again. A different answer shows the
     judge's noise or an old answer. Once matching by meaning has begun, the share is 5 % until a
-    hundred such audits are known. If there are no exact hits, and `max_error` is 2 % or
-    more, some misses are asked twice instead (see "How it learns" in Safe hits). `0` switches both
-    off."""
+    hundred such audits are known. `0` switches it off."""
+    ask_twice: bool = False
+    """Ask upstream twice about some misses that are near a stored question, at most 200 for a
+    learning domain. So Headstart measures the judge's noise also without exact hits. Try it if your
+    answers vary much and nearly all semantic hits are refused as `unqualified`. It needs a
+    `max_error` of 2 % or more."""
     max_calls_per_hour: Count | None = None
     """Highest number of audits per hour."""
     max_usd_per_day: Dollars | None = None

@@ -191,7 +191,7 @@ async def test_a_near_miss_is_asked_twice_while_the_judge_is_not_known(
 ) -> None:
     monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
     provider = AskedAfresh()
-    cache = {"audit.mode": "background", "audit.rate": 0.0, "audit.null_rate": 0.001}
+    cache = {"audit.mode": "background", "audit.rate": 0.0, "audit.ask_twice": True}
     record = {"enabled": True, "path": str(tmp_path / "record.jsonl")}
     async with sidecar(provider, cache=cache, record=record) as running:
         await running.ask(PROMPT)
@@ -221,7 +221,7 @@ async def test_a_near_miss_is_asked_twice_while_the_judge_is_not_known(
     [
         {"audit.mode": "off"},
         {"audit.mode": "sync"},
-        {"audit.mode": "background", "audit.null_rate": 0.0},
+        {"audit.mode": "background", "audit.ask_twice": False},
     ],
     ids=str,
 )
@@ -241,7 +241,7 @@ async def test_a_miss_whose_client_left_is_not_asked_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
-    async with sidecar(cache={"audit.mode": "background", "audit.null_rate": 1.0}) as running:
+    async with sidecar(cache={"audit.mode": "background", "audit.ask_twice": True}) as running:
         await running.ask(PROMPT)
         await running.indexed(1)
         running.provider.open.clear()
@@ -263,7 +263,7 @@ async def test_misses_that_are_asked_twice_count_where_the_store_takes_no_label(
 
     monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
     monkeypatch.setattr(MemoryStore, "add_labels", refuse)
-    async with sidecar(cache={"audit.mode": "background", "audit.null_rate": 1e-9}) as running:
+    async with sidecar(cache={"audit.mode": "background", "audit.ask_twice": True}) as running:
         await running.ask(PROMPT)
         await running.indexed(1)
         await running.ask(NEGATED)
@@ -285,7 +285,7 @@ async def test_no_miss_is_asked_twice_while_the_server_stops(
         return made[-1]
 
     monkeypatch.setattr("headstart.factory.Supervisor", make)
-    cache = {"audit.mode": "background", "audit.null_rate": 1.0}
+    cache = {"audit.mode": "background", "audit.ask_twice": True}
     async with sidecar(cache=cache) as running:
         await running.ask(PROMPT)
         await running.indexed(1)

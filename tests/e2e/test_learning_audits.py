@@ -221,7 +221,9 @@ class Mounted:
 
 
 @contextlib.asynccontextmanager
-async def mounted(mode: str, *, idempotent: bool, null_rate: float = 0.0) -> AsyncIterator[Mounted]:
+async def mounted(
+    mode: str, *, idempotent: bool, ask_twice: bool = False
+) -> AsyncIterator[Mounted]:
     app = App()
     settings = load_settings(
         None,
@@ -230,7 +232,8 @@ async def mounted(mode: str, *, idempotent: bool, null_rate: float = 0.0) -> Asy
             "cache.store": "memory:",
             "cache.audit.mode": mode,
             "cache.audit.rate": 1.0,
-            "cache.audit.null_rate": null_rate,
+            "cache.audit.null_rate": 0.0,
+            "cache.audit.ask_twice": ask_twice,
             "cache.cold_start": "optimistic",
             "encoder.max_wait_ms": 20_000.0,
             "learning.cpu_share": 1.0,
@@ -268,7 +271,7 @@ async def test_an_idempotent_app_is_asked_in_the_background_as_the_caller() -> N
 async def test_an_app_that_is_asked_twice_gets_the_scope_that_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with mounted("background", idempotent=True, null_rate=1e-9) as running:
+    async with mounted("background", idempotent=True, ask_twice=True) as running:
         await running.warm()
         monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
         miss = await running.ask(NEGATED)

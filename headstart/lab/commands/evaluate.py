@@ -138,9 +138,7 @@ def _play(
         if seed is not None:
             chance.shuffle(rows)
         judge = noisy(same_class, noise, chance.random)
-        played = play_rows(
-            rows, prepare, make(), same_class, "Playing", chance, judge=judge, repeats=True
-        )
+        played = play_rows(rows, prepare, make(), same_class, "Playing", chance, judge=judge)
         orderings.append(ordering_report(played, seed))
     return stream_report(orderings)
 

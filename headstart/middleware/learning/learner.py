@@ -182,7 +182,7 @@ class Audits:
 
     def draw_repeat(self, asked: float) -> bool:
         """Decide whether to ask the provider twice about one miss. Only in the background, too."""
-        wanted = self.settings.mode == "background" and bool(self.settings.null_rate)
+        wanted = self.settings.mode == "background" and self.settings.ask_twice
         return wanted and bool(asked) and self._draw(asked)
 
     def draw_share(self, share: float) -> bool:
