@@ -222,10 +222,11 @@ class HitDecider:
         if not self.audits.draw_share(share):
             return HitDecision(HitAction.ASK, lookup)
         self.budget.take()
-        domain = self.learner.domains.find(sample.pair.domain)
-        asked = 0.0 if domain is None else domain.repeat_rate(verdict, sample.pair.entry.id)
-        repeat = may.twice and self.audits.draw_repeat(asked)
-        sample = sample._replace(draw_probability=share, repeat=repeat)
+        sample = sample._replace(draw_probability=share)
+        if may.twice and self.audits.asks_twice:
+            domain = self.learner.domains.find(sample.pair.domain)
+            asked = 0.0 if domain is None else domain.repeat_rate(verdict, sample.pair.entry.id)
+            sample = sample._replace(repeat=self.audits.draw_repeat(asked))
         return HitDecision(HitAction.ASK, lookup, sample)
 
     def explain(self, id: str) -> Explanation | None:

@@ -180,10 +180,14 @@ class Audits:
         floor = self.settings.null_rate
         return self.settings.mode == "background" and bool(floor) and self._draw(max(asked, floor))
 
+    @property
+    def asks_twice(self) -> bool:
+        """Whether some misses are asked twice. This happens only in the background, too."""
+        return self.settings.mode == "background" and self.settings.ask_twice
+
     def draw_repeat(self, asked: float) -> bool:
-        """Decide whether to ask the provider twice about one miss. Only in the background, too."""
-        wanted = self.settings.mode == "background" and self.settings.ask_twice
-        return wanted and bool(asked) and self._draw(asked)
+        """Decide whether to ask the provider twice about one miss."""
+        return bool(asked) and self._draw(asked)
 
     def draw_share(self, share: float) -> bool:
         """Return True with the probability ``share``, without using the budget."""

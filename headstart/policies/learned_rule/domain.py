@@ -619,7 +619,9 @@ class Domain:
     def _judge_may_explain(self) -> bool:
         """Tell whether a worse judge would explain that no threshold keeps the promise."""
         state, limit, counts = self._state, self.error_limit, self._state.counts
-        if self._learned_threshold(limit.max_error) is not None or not len(state.memory):
+        if not FIRST_REPEATS <= counts.nulls < MOST_REPEATS or not len(state.memory):
+            return False
+        if self._learned_threshold(limit.max_error) is not None:
             return False
         worst = limit.judge.highest(counts.nulls, counts.nulls_different)
         curve = _curve(state.model, state.memory, worst)
