@@ -249,6 +249,14 @@ def noisy_labels(count: int, share: float, start: int = 0) -> list[Label]:
     ]
 
 
+def noisy_domain(max_error: float = 0.02) -> Domain:
+    """Return a domain that has learned from 600 of these, of which one in twelve is different."""
+    domain = Domain(ErrorLimit(max_error=max_error))
+    for each in noisy_labels(600, 1 / 12):
+        domain.apply(each)
+    return domain
+
+
 def test_misses_are_asked_twice_while_the_judge_may_be_why_nothing_is_served() -> None:
     domain = Domain(ErrorLimit(max_error=0.02))
     for each in noisy_labels(constants.REPEATS_FROM - 1, 1 / 12):
@@ -286,25 +294,18 @@ def test_misses_are_not_asked_twice_if_no_error_of_the_judge_explains_the_labels
 
 def test_no_miss_is_asked_twice_for_a_target_that_null_audits_are_too_rough_for() -> None:
     for target, rate in ((0.02, constants.FIRST_REPEAT_RATE), (0.01, 0.0)):
-        domain = Domain(ErrorLimit(max_error=target))
-        for each in noisy_labels(600, 1 / 12):
-            domain.apply(each)
-        assert asked_again(domain) == rate
+        assert asked_again(noisy_domain(target)) == rate
 
 
 def test_misses_are_asked_twice_a_limited_number_of_times() -> None:
-    domain = Domain(ErrorLimit(max_error=0.02))
-    for each in noisy_labels(600, 1 / 12):
-        domain.apply(each)
+    domain = noisy_domain()
     for n in range(constants.MOST_REPEATS):
         domain.apply(label(n, 0.0, n % 40 > 0, source=LabelSource.NULL))
     assert asked_again(domain) == 0
 
 
 def test_misses_are_not_asked_twice_for_ever_where_the_judge_is_never_sure() -> None:
-    domain = Domain(ErrorLimit(max_error=0.02))
-    for each in noisy_labels(600, 1 / 12):
-        domain.apply(each)
+    domain = noisy_domain()
     for n in range(constants.MOST_REPEATS):
         assert asked_again(domain) == constants.FIRST_REPEAT_RATE
         domain.apply(label(n, 0.0, None, source=LabelSource.NULL))
@@ -312,9 +313,7 @@ def test_misses_are_not_asked_twice_for_ever_where_the_judge_is_never_sure() -> 
 
 
 def test_misses_are_not_asked_twice_for_ever_where_their_labels_do_not_come() -> None:
-    domain = Domain(ErrorLimit(max_error=0.02))
-    for each in noisy_labels(600, 1 / 12):
-        domain.apply(each)
+    domain = noisy_domain()
     domain.asked_twice = constants.MOST_REPEATS
     assert asked_again(domain) == 0
 

@@ -289,7 +289,8 @@ class HitDecider:
     ) -> FeedbackSample:
         """Return the sample of a null audit: another answer to the question of the entry.
 
-        An answer to an exact hit is newer, so it is stored. The second answer to a miss is not.
+        An answer to an exact hit is newer, so it is stored. The second answer to a miss is not
+        (``stores``), and its domain counts it. The budget pays for the comparison.
         """
         self.budget.take()
         if not stores and (domain := self.learner.domains.find(context.domain)) is not None:

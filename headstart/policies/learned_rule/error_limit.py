@@ -280,6 +280,7 @@ LOWER, HIGHER = 2.0, 1.3
 higher. Two answers to one question differ less than answers to two wordings, so a low result says
 less."""
 MOST_FALSE_DISAGREE = 0.5
+"""More is not believed: such a judge would tell nothing."""
 REPEATS_TARGET = 0.02
 """The least error target with which misses are asked twice. A few hundred null audits measure the
 judge's errors to about 0.015, which is too rough for a stricter target: at 0.01, 1.6 % and 1.8 % of
