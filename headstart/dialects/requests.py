@@ -97,7 +97,9 @@ def read_model(document: dict[str, Any]) -> str:
     """Return the model's name. Raises InvalidRequest."""
     model = document.get("model")
     if not isinstance(model, str) or not model:
-        raise InvalidRequest("model: a string is required")
+        raise InvalidRequest(
+            f"model: {'must not be empty' if model == '' else 'a string is required'}"
+        )
     if len(model) > LONGEST_MODEL:
         raise too_long_model()
     return model

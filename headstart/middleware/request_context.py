@@ -205,10 +205,12 @@ class RequestContext:
     def without_client(self, id: str) -> RequestContext:
         """Return the same request for a call that no client waits for: ``UNATTENDED_S`` bounds it.
 
-        It has a scope of its own, because an app writes into its scope.
+        It has a scope and a ``state`` of its own, because an app writes into them.
         """
         asked = copy.copy(self)
         asked.id, asked.scope = id, dict(self.scope)
+        if "state" in asked.scope:
+            asked.scope["state"] = dict(asked.scope["state"])
         asked.begin_by = asked.deadline = None
         return asked
 

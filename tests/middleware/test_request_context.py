@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -23,11 +23,14 @@ async def send(message: Message) -> None:
     raise NotImplementedError
 
 
+def chat_context(**scope: Any) -> RequestContext:
+    scope = {"method": "POST", "path": "/chat", "query_string": b"", "headers": []} | scope
+    endpoint = MatchedEndpoint("/chat", OPENAI_CHAT)
+    return RequestContext("01H", endpoint, b"/chat", scope, receive, send)
+
+
 def test_a_request_that_is_booked_later_took_no_longer() -> None:
-    scope = {"method": "POST", "path": "/chat", "query_string": b"", "headers": []}
-    context = RequestContext(
-        "01H", MatchedEndpoint("/chat", OPENAI_CHAT), b"/chat", scope, receive, send
-    )
+    context = chat_context()
     context.started -= 2.0
     context.total_s = context.elapsed()
     context.started -= 10.0
@@ -37,12 +40,20 @@ def test_a_request_that_is_booked_later_took_no_longer() -> None:
 
 
 def test_a_call_names_the_route_that_its_request_takes() -> None:
-    scope = {"method": "POST", "path": "/chat", "query_string": b"", "headers": []}
-    context = RequestContext(
-        "01H", MatchedEndpoint("/chat", OPENAI_CHAT), b"/chat", scope, receive, send
-    )
+    context = chat_context()
     context.body = b"{}"
     assert context.call(editable=True).route_or_endpoint == "/chat"
     context.prepared = replace(context.prepared, route="voice")
     call = context.call(editable=True)
     assert (call.route, call.endpoint, call.route_or_endpoint) == ("voice", "/chat", "voice")
+
+
+def test_what_an_app_writes_for_a_call_without_a_client_stays_with_it() -> None:
+    pool = object()
+    context = chat_context(state={"pool": pool})
+    asked = context.without_client("01J")
+    asked.scope["path"] = "/below/the/mount"
+    asked.scope["state"]["user"] = "ann"
+    assert context.scope["path"] == "/chat"
+    assert context.scope["state"] == {"pool": pool}
+    assert asked.scope["state"]["pool"] is pool

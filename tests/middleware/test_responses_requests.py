@@ -273,6 +273,7 @@ def test_fields_that_only_tune_the_answer_are_named(
         ({"model": "m", "input": 7}, "input: must be a string or an array"),
         ({"model": "m", "input": ["x"]}, r"input\[0\]: must be an object"),
         ({"input": "Hi"}, "model: a string is required"),
+        ({"model": "", "input": "Hi"}, "model: must not be empty"),
         ({"model": "m", "input": "Hi", "max_output_tokens": "7"}, "max_output_tokens: must be"),
         ({"model": "m", "input": "Hi", "stream": "yes"}, "stream: must be a boolean"),
     ],
