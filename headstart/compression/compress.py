@@ -47,7 +47,7 @@ from headstart.compression.selection import (
     DocumentSpan,
     TextPurpose,
     find_documents,
-    relays,
+    passes_results_on,
     shows_file,
     understand,
 )
@@ -202,7 +202,7 @@ class ConversationCompressor:
     """What follows from the user's words of this turn, without those in ``_words``."""
     _words: list[str] = field(default_factory=list)
     """The user's last words, which were not read yet."""
-    _relays: bool = False
+    _passes_results_on: bool = False
     """The system text asks for the results of tools as they came."""
     _last_role: object = None
     _calls: dict[object, tuple[str, str]] = field(default_factory=dict)
@@ -241,7 +241,7 @@ class ConversationCompressor:
         if self.memo.call(shows_file, *call):
             return None
         purpose = self._understood()
-        verbatim = purpose.verbatim or self._relays
+        verbatim = purpose.verbatim or self._passes_results_on
         return msgspec.structs.replace(purpose, call=call[1], verbatim=verbatim)
 
     def _learn(
@@ -255,7 +255,10 @@ class ConversationCompressor:
             for part, text in indexed_texts(message):
                 self._words.append(_outside(text, places.get(part, [])))
         elif role in {"system", "developer"}:
-            self._relays |= any(self.memo.call(relays, text) for _, text in indexed_texts(message))
+            texts = [text for _, text in indexed_texts(message)]
+            self._passes_results_on |= any(
+                self.memo.call(passes_results_on, each) for each in texts
+            )
         for id, call in calls_in(message):
             self._calls[id] = call
             self.sent_chars += len(call[1])
