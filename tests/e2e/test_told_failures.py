@@ -104,7 +104,7 @@ async def test_a_certificate_that_is_not_accepted(
             "stalled (status 200: fell silent in its answer, beyond upstream.stall_s)",
         ),
         (InvalidEvent(), "protocol (status 200: an event of the stream is not JSON)"),
-        (ErrorFrame(), "server-error (status 200: its answer tells of an error)"),
+        (ErrorFrame(), "server-error (status 200: its answer contains an error)"),
         (Status(status=500), "server-error (status 500)"),
     ],
 )

@@ -548,7 +548,7 @@ class RedisStore(RecordStore):
             if is_lasting(error.__cause__):
                 raise ConfigError(f"cache.store: {error}") from error
             slow = isinstance(error.__cause__, RedisTimeoutError)
-            hint = ", and fast enough? The limit is half a second, or ?socket_timeout=… in the URL"
+            hint = ", and fast enough? It has half a second, or ?socket_timeout=SECONDS in the URL"
             raise StoreError(
                 f"cache.store: {error}; is Redis running there{hint if slow else '?'}"
             ) from error
