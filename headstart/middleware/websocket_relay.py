@@ -66,7 +66,7 @@ _KEY_PROTOCOL = "openai-insecure-api-key."
 
 
 class WebSocketRelay:
-    """Passes WebSockets on. One with a wrong key never reaches the upstream.
+    """Passes WebSockets on. A WebSocket with a wrong key never reaches the upstream.
 
     ``upstreams_for`` picks the upstreams, each under its keys, by path, model and headers; it may
     raise NoUpstream. If one fails, the next one is asked; if it refuses its key, its next key is
