@@ -255,10 +255,8 @@ class ConversationCompressor:
             for part, text in indexed_texts(message):
                 self._words.append(_outside(text, places.get(part, [])))
         elif role in {"system", "developer"}:
-            texts = [text for _, text in indexed_texts(message)]
-            self._passes_results_on |= any(
-                self.memo.call(passes_results_on, each) for each in texts
-            )
+            found = (self.memo.call(passes_results_on, text) for _, text in indexed_texts(message))
+            self._passes_results_on |= any(found)
         for id, call in calls_in(message):
             self._calls[id] = call
             self.sent_chars += len(call[1])

@@ -499,7 +499,7 @@ class SharedFlights:
                 return await self._tell(follow, AnswerEnded(follow.number, whole=False))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEGIN_S):
-                    await self._wait_with_heartbeats(follow, owned.wait_begun)
+                    await self._await_part(follow, owned.wait_begun)
             flight = owned.flight
             if flight is None or flight.error is not None or flight.abandoned:
                 return await self._tell(follow, AnswerEnded(follow.number, whole=False))
@@ -529,7 +529,7 @@ class SharedFlights:
             searches = self._searches.get(lease.name)
             if searches is None:
                 return None
-            await self._wait_with_heartbeats(follow, searches.wait)
+            await self._await_part(follow, searches.wait)
 
     async def _wait_for(
         self, owned: OwnedCall, flight: Flight, follow: _FollowRequest, wait_s: float
@@ -542,7 +542,7 @@ class SharedFlights:
         again = True
         try:
             async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
-                while await self._wait_with_heartbeats(follow, reader.read):
+                while await self._await_part(follow, reader.read):
                     pass
         except TimeoutError:
             again = False
@@ -551,7 +551,7 @@ class SharedFlights:
         finally:
             flight.leave(reader)
         if again:
-            await self._wait_with_heartbeats(follow, owned.wait_over)
+            await self._await_part(follow, owned.wait_over)
         await wait_until_settled(flight)
         return AnswerEnded(
             follow.number, whole=False, again=again, attempts=flight.attempts_to_book(reader)
@@ -562,7 +562,7 @@ class SharedFlights:
         reader = flight.join()
         whole = alone = False
         try:
-            head = await self._wait_with_heartbeats(follow, reader.head)
+            head = await self._await_part(follow, reader.head)
             alone = head.not_stored in OWN_ALONE
             if not alone:
                 theirs = tuple(pair for pair in head.headers if pair[0] != b"set-cookie")
@@ -585,15 +585,13 @@ class SharedFlights:
         self, flight: Flight, reader: FlightReader, follow: _FollowRequest
     ) -> None:
         sent = 0
-        while data := await self._wait_with_heartbeats(follow, reader.read):
+        while data := await self._await_part(follow, reader.read):
             for start in range(0, len(data), PART_BYTES):
                 part = data[start : start + PART_BYTES]
                 await self._tell(follow, BodyPart(follow.number, sent, part, flight.origin))
                 sent += len(part)
 
-    async def _wait_with_heartbeats(
-        self, follow: _FollowRequest, read: Callable[[], Awaitable[T]]
-    ) -> T:
+    async def _await_part(self, follow: _FollowRequest, read: Callable[[], Awaitable[T]]) -> T:
         """Wait for the next part of a flight, and send the follower heartbeats meanwhile."""
         while True:
             try:

@@ -101,7 +101,7 @@ def _holds_secret(pair: bytes) -> bool:
     return any(is_secret_parameter(unquote_to_bytes(name)) for name in names)
 
 
-def headers_for_other_dialect(
+def neutral_headers(
     headers: Headers, query: bytes, credential: Headers | None, key_header: tuple[bytes, bytes]
 ) -> list[tuple[str, str]]:
     """Return the headers for a provider of another dialect than the client's.
@@ -667,8 +667,7 @@ class RequestWriter:
         names += ["fold"] if call.streamed_upstream else []
         names += ["fields"] if upstream.fields else []
         names += [f"dropped:{name}" for name in written.dropped]
-        query, credential = call.query_string, self._credential
-        headers = headers_for_other_dialect(call.headers, query, credential, own.key_header)
+        headers = neutral_headers(call.headers, call.query_string, self._credential, own.key_header)
         headers.append(("accept", own.stream_type if streams else "application/json"))
         body = _with_members(written.body, upstream.fields) if upstream.fields else written.body
         headers = self._complete(headers, own, required=True)
