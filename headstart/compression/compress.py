@@ -1,16 +1,15 @@
 """Turns messages into fewer tokens, one message after the other, without looking ahead.
 
-The form in which message k is sent follows from messages 1 to k and the configuration alone. So the
-messages of one request are a prefix of those of the next request: the provider's prefix cache stays
+The form in which message k is sent depends only on messages 1 to k and the configuration. So the
+messages of one request are a prefix of those of the next request: the provider's prompt cache stays
 useful, and all replicas make the same bytes without shared state.
 
-**Files that a coding agent reads again:** lines that an earlier message has unchanged become a
-reference to it. This is done only for numbered listings of files, because the numbers tell which
-lines the reference means. An agent edits a file by quoting its lines, so each line has to be
-somewhere in the prompt: the earlier lines stay, and at both ends of a reference some lines are
-shown again, for an edit that begins before the reference and ends in it. After an edit of a file
-its next read stays whole, and so does a short read, with which an agent looks at what it is about
-to change.
+**Files that a coding agent reads again:** lines that are unchanged since an earlier message become
+a reference to it. This is done only for numbered listings of files, whose numbers show which lines
+the reference means. An agent edits a file by quoting its lines, so each line must be in the prompt:
+the earlier lines stay. At both ends of a reference some lines are shown again, for an edit that
+begins before the reference and ends in it. The next read after an edit of the file stays whole, and
+so does a short read, because the agent is about to change these lines.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from headstart.compression.selection import (
     DocumentSpan,
     TextPurpose,
     find_documents,
-    relays,
+    passes_results_on,
     shows_file,
     understand,
 )
@@ -73,9 +72,9 @@ CODE_VERSION = "8"
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""
 LONGEST_TEXT = 1_000_000
-"""A longer text is not changed. While a regular expression reads a text, all threads wait."""
+"""A longer text is not changed, because a regular expression blocks all threads while it runs."""
 LONGEST_PROMPT = 4_000_000
-"""A prompt with more characters of text is not changed: other callers' prompts wait for it."""
+"""A prompt with more characters of text is not changed, because other prompts would wait for it."""
 KEPT_RESULTS = 3
 """The latest tool results, which are never cleared."""
 _MAX_REMAINDER = 0.95
@@ -202,8 +201,8 @@ class ConversationCompressor:
     """What follows from the user's words of this turn, without those in ``_words``."""
     _words: list[str] = field(default_factory=list)
     """The user's last words, which were not read yet."""
-    _relays: bool = False
-    """The system text asks for the results of tools as they came."""
+    _passes_results_on: bool = False
+    """Whether the system text asks the model to pass on results of tools unchanged."""
     _last_role: object = None
     _calls: dict[object, tuple[str, str]] = field(default_factory=dict)
 
@@ -241,7 +240,7 @@ class ConversationCompressor:
         if self.memo.call(shows_file, *call):
             return None
         purpose = self._understood()
-        verbatim = purpose.verbatim or self._relays
+        verbatim = purpose.verbatim or self._passes_results_on
         return msgspec.structs.replace(purpose, call=call[1], verbatim=verbatim)
 
     def _learn(
@@ -255,7 +254,8 @@ class ConversationCompressor:
             for part, text in indexed_texts(message):
                 self._words.append(_outside(text, places.get(part, [])))
         elif role in {"system", "developer"}:
-            self._relays |= any(self.memo.call(relays, text) for _, text in indexed_texts(message))
+            found = (self.memo.call(passes_results_on, text) for _, text in indexed_texts(message))
+            self._passes_results_on |= any(found)
         for id, call in calls_in(message):
             self._calls[id] = call
             self.sent_chars += len(call[1])
@@ -444,9 +444,9 @@ def results_to_clear(sizes: Sequence[int], clearable: Sequence[bool]) -> frozens
     cleared. A message that is cleared stays cleared when more messages follow.
 
     A cleared result changes the prefix that the provider has cached. If R tokens are cleared and S
-    tokens follow them, the provider once writes these S tokens into its cache instead of reading
-    them there (1.25 in place of 0.1 times the price), and each later request reads R tokens less.
-    At these prices this pays after 11.5 * S / R requests. So many results are cleared at a time.
+    tokens follow them, the provider once has to write these S tokens to its cache (1.25 times the
+    price) instead of reading them there (0.1 times), and each later request reads R tokens less. At
+    these prices, clearing pays after 11.5 * S / R requests. So many results are cleared together.
     """
     cleared: set[int] = set()
     waiting: list[int] = []

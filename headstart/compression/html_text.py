@@ -25,8 +25,8 @@ _DATA = re.compile(r"type\s*=\s*[\"']?application/(ld\+)?json\b", re.IGNORECASE)
 _MOST_DATA = 8000
 """The largest number of characters of a script's JSON that is sent; JSON-LD is always sent."""
 _MIN_WORDS = 500
-"""Fewest characters of a page beside long JSON. With fewer, the page is only the frame of a
-program."""
+"""The fewest characters of text in a page with long JSON. With fewer, the page is only the frame of
+a program."""
 _FORMULA = re.compile(r"<m(?:sup|sub|frac|sqrt|root|over|under|table)", re.IGNORECASE)
 _MATH = re.compile(r"<math\b(?![^<>]*\salttext\s*=)", re.IGNORECASE)
 _TEMPLATE = re.compile(
@@ -72,7 +72,7 @@ _ELEMENTS = _BREAKS | words_of("""
 """)
 _BEFORE = {f"h{level}": "#" * level + " " for level in range(1, 7)} | {"dd": ": "}
 _APART = words_of("a button data del img input ins label output s select small span strike time")
-"""Inline elements. Two neighbours get a space between them, because their style separates them."""
+"""Inline elements between which a space is written, because their style separates them."""
 _WRAPPED = words_of("a abbr button data del option q rp rt s select strike sub sup textarea time")
 """Elements whose text is written with something around it."""
 _VOID = words_of("base embed iframe img input link meta meter progress video")

@@ -12,8 +12,8 @@ verbatim and in order:
 - the lines with an id from the question, and the first and last ones with another word of it; the
   lines around them, if there are few.
 
-In doubt a line stays: a line too many costs tokens, a line too few costs an answer. At the end,
-each form that was folded is written once more, with the ranges and values of its lines.
+In case of doubt a line stays: a superfluous line costs tokens, a missing line may spoil the answer.
+At the end, each form with omitted lines is described once, with the ranges and values of its lines.
 """
 
 from __future__ import annotations
@@ -71,16 +71,18 @@ _PROBLEM_WORDS = r"""
 """.replace("{code}", r"\D{0,16}(?!0+\b|0x0+\b)\d").replace(
     "{false}", r"\W{0,2}[=:]\W{0,2}(?:false|no)\b"
 )
-"""What reports a problem, in lower case: of English, of German, French, Spanish, Portuguese,
-Italian, Dutch, Polish, Turkish, Indonesian, Vietnamese, Czech, Slovak, Swedish, Danish, Norwegian,
-Finnish, Hungarian, Romanian, Croatian, Slovene, Lithuanian, Latvian and Estonian; return codes, and
-levels of pino, bunyan and GELF. ``=`` begins a word; ``.`` is also the space between two words."""
+"""Patterns of words that report a problem, in lower case: in English, and in German, French,
+Spanish, Portuguese, Italian, Dutch, Polish, Turkish, Indonesian, Vietnamese, Czech, Slovak,
+Swedish, Danish, Norwegian, Finnish, Hungarian, Romanian, Croatian, Slovene, Lithuanian, Latvian and
+Estonian. Also return codes, and the levels of pino, bunyan and GELF. ``=`` matches the beginning of
+a word; ``.`` also matches the space between two words."""
 
 
 def _by_letter(words: Iterable[str]) -> str:
-    """Return one pattern for all words, by their first letter.
+    """Return one pattern for all words, grouped by their first letters.
 
-    So a search tries few of them at a place, and is ten times as fast as one that ignores case.
+    So a search tries only few words at each place. It is ten times as fast as a search that ignores
+    case.
     """
     groups: dict[str, list[str]] = {}
     for word in words:
@@ -110,7 +112,8 @@ _LETTER = re.compile(r"[EWFC](?:(?<=^.)\d{4} |(?<![\w.'-].)(?![\w.'-]|:[\\/]))")
 _PRIORITY = re.compile(r"<(\d{1,3})>")
 """The priority of syslog: eight times the facility plus the severity, where 4 is a warning."""
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u1dff\u26a0\u2716-\u2718\u274c\u2e80-\U0010ffff]")
-"""A script other than Latin, or an emoji. We cannot read such a line, so it counts as an error."""
+"""Matches another script than Latin, or an emoji. A line with it cannot be understood here, so it
+counts as an error."""
 
 
 def reports_problem(line: str) -> bool:
@@ -144,7 +147,7 @@ _STAMP = re.compile(
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b)"
 )
 _COMPOSED = re.compile(r"[a-z][\w.-]{1,60}[-_]\d+ +\| ")
-"""A line of docker compose, which may have no time."""
+"""Matches a line of docker compose, which may have no time."""
 _BY_PROGRAM = re.compile(
     r"(?:[\d\])>_]|\w[./]\w{1,40}): |\[(?![\d:., /-]*\])[^\[\]\n]{1,80}\]|\[ *\d+\.\d{6}\]"
     r"|(?<!\S)[\w.-]{1,40}=\S|\b[A-Z]{3,7} /|[a-z]:\d{2,5}\b"
@@ -153,59 +156,59 @@ _BY_PROGRAM = re.compile(
     r"|^[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d [\w.-]+ [\w./-]+: "
     r"|\dT\d\d:?\d\d|\d\d:\d\d:\d\d[.,:]\d{3}(?:\d{3})?(?!\d)"
 )
-"""What programs write in or beside a time: a ``T``, milliseconds, a level, a source that is no
-plain word, ``key=value``, a port or a request. Timetables, statements and chats have none."""
+"""Matches what programs write in or near a time: a ``T``, milliseconds, a level, a source that is
+not a plain word, ``key=value``, a port or a request. Timetables, statements and chats have none of
+these."""
 _TIME = re.compile(
     r"(?:\d{1,4}[-/.](?:\d\d|[A-Z][a-z]{2})[-/.]\d{1,4}[T :_]?|[A-Z][a-z]{2} +\d{1,2} "
     r"|[IWEFC]\d{4} )?"
     r"(?:(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?|(?<=\[)[ ]*(\d+\.\d{6})(?=\]))"
 )
 _TIME_WITHIN = 160
-"""The number of characters in which a line's time is looked for."""
+"""The number of characters in which the time of a line is searched."""
 _VALUE = re.compile(
     r"(?<![^\s=:,;|/()\[\]\"'])([^\s=:,;|/()\[\]\"'0-9]*[0-9][^\s=:,;|/()\[\]\"']*)"
 )
 _NUMBER = re.compile(r"([^\d.+-]{0,12}[-+]?)(\d+(?:\.\d+)?)([^\d.]{0,12})")
 _WORD = re.compile(r"[\w.:/@-]+")
 _MIN_LINES = 20
-"""Fewest lines of a text that counts as a log."""
+"""The fewest lines of a log."""
 _MIN_WRITTEN = 0.3
-"""The least share of lines with a time that also have what only programs write."""
+"""The least share of the lines with a time that must match ``_BY_PROGRAM``, too."""
 _MOST_SEARCHED = 100
-"""Most lines that are searched for it, from all parts of the text."""
+"""The most lines that are searched for it, from all parts of the text."""
 _MIN_RUN = 2
-"""Fewest lines in a row that a mark replaces."""
+"""The fewest adjacent lines that a mark replaces."""
 _RARE = 3
-"""Up to this number something is rare: lines of a form, or lines with one value."""
+"""A form, or a value, is rare if it has no more lines than this."""
 _SHORTEST_ID = 4
-"""Fewest characters of a value that may be the id of an event."""
+"""The fewest characters of a value that may be the id of an event."""
 _NEARLY_ALL = 0.9
 """The share from which a value, or a step between values, counts as usual."""
 _FEW = 12
-"""Most different values of a column that is a choice. In such a column a rare value is
-informative."""
+"""The most different values of a column in which a rare value is informative."""
 _LISTED = 8
 """The largest number of values that the description of a form lists."""
 _DESCRIBED = 40
 """The largest number of forms that are described."""
 _OUTSIDE = 3.0
-"""The number of interquartile ranges beyond which a value lies far outside."""
+"""An outlier is so many interquartile ranges outside the quartiles."""
 _BEFORE, _AFTER = 3, 2
-"""The numbers of lines that stay around a line of trouble, or one that the question names."""
+"""The lines that stay before and after a line that reports an error or that the question names."""
 _RELATED = 8
-"""Most lines that share the id of one event. An id in more lines does not name one event."""
+"""The most lines with the id of one event. An id in more lines is not that of one event."""
 _LONGEST_EVENT = 50
-"""Most lines without a time that follow a line of trouble and belong to it, such as a stack."""
+"""The most lines without a time that belong to the error before them, such as a stack trace."""
 _MOST_NAMED = 10
-"""The number of lines with a word of the question that all stay."""
+"""If no more lines than this have a word of the question, all of them stay."""
 _PAUSE = 4.0
 """Regular lines pause if the next one is late by this factor."""
 
 
 def is_log(text: str) -> bool:
-    """Return whether most lines begin with a time or a level, as programs write them.
+    """Tell whether most lines begin with a time or a level, as programs write them.
 
-    In doubt a text with times is none: the rows of a table, or of a timetable, are facts.
+    In case of doubt a text is no log: each row of a table or a timetable is a fact.
     """
     lines = [line for line in text.split("\n") if line and not line[0].isspace()]
     if len(lines) < _MIN_LINES:
@@ -223,9 +226,9 @@ def _is_stamped(line: str) -> bool:
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    """Return whether the lines are rows of a table: few words, and equally many separators.
+    """Tell whether the lines are rows of a table: few words, and equally many separators.
 
-    A series of measurements has hardly a word: each value is a fact of its own.
+    A series of measurements is a table, too: each value is a fact.
     """
     words = sum(len(_LETTERS.findall(line)) for line in lines[1:])
     if words < len(lines):
@@ -333,7 +336,7 @@ def _lines_with_unusual_values(form: _Form, first: str) -> Iterator[int]:
 
 
 def _odd_values(column: Sequence[str], counts: Counter[str]) -> Iterator[str]:
-    """Yield rare values among usual ones, and values that come twice while all others come once."""
+    """Yield rare values among frequent ones, and values that alone occur twice."""
     size = len(column)
     ((_, most),) = counts.most_common(1)
     if most >= _NEARLY_ALL * size:
@@ -348,8 +351,8 @@ def _odd_values(column: Sequence[str], counts: Counter[str]) -> Iterator[str]:
 def _odd_forms(counts: Counter[str]) -> Iterator[str]:
     """Yield the values of a rare form, such as ``2m41s`` or ``3GB`` among ``20ms`` and ``5MB``.
 
-    Values have the same form if they differ in digits only: first in any number of them, then in
-    the same number. Of a column with many forms none is rare.
+    Values have the same form if they differ only in digits: first with any number of digits, then
+    with the same number. In a column with many forms, no form is rare.
     """
     fixed = {value: value.translate(_DIGITS) for value in counts}
     loose = {form: _ZEROS.sub("0", form) for form in set(fixed.values())}
@@ -414,7 +417,7 @@ def _time_columns(line: str) -> range:
 
 
 def _times(lines: Sequence[str]) -> list[float | None]:
-    """Return the seconds of each line, counted on over midnight; None for a line without time."""
+    """Return the seconds of each line, increasing past midnight; None for a line without time."""
     out: list[float | None] = []
     days = before = 0.0
     for line in lines:
@@ -436,7 +439,7 @@ def _times(lines: Sequence[str]) -> list[float | None]:
 def _pauses(
     numbers: Sequence[int], times: Sequence[float | None], *, regular: bool
 ) -> Iterator[int]:
-    """Yield both lines around the longest pause; if ``regular``, only where it is an exception."""
+    """Yield both lines around the longest pause; with ``regular``, only if it is exceptional."""
     timed = [(number, at) for number in numbers if (at := times[number]) is not None]
     if len(timed) <= 2 * _RARE:
         return
@@ -458,10 +461,9 @@ def _pauses(
 
 
 def _around(forms: Sequence[_Form], trouble: Sequence[bool], lines: Sequence[str]) -> set[int]:
-    """Return the lines before and after trouble, and those that share an id with it.
+    """Return the lines around errors (``trouble``), and those with the same id as an error.
 
-    If one form of trouble comes again and again, only its first and last lines keep the lines
-    around them.
+    If a form of error occurs again and again, only the lines around its first and last ones stay.
     """
     stays: set[int] = set()
     ids: set[str] = set()
@@ -497,7 +499,8 @@ def _near(number: int, count: int) -> range:
 def _named(text: str, lines: Sequence[str], query: str) -> Iterator[int]:
     """Yield the lines with an id of the question, and the first and last lines with its words.
 
-    If few lines have a word, those around them stay too: the question may be what came before.
+    If only few lines have a word, the lines around them stay, too: the question may be about what
+    was before.
     """
     lower = text.lower()
     starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
@@ -515,8 +518,8 @@ def _named(text: str, lines: Sequence[str], query: str) -> Iterator[int]:
 def _asked(query: str) -> tuple[set[str], set[str]]:
     """Return the ids and the other words of a question, in lower case.
 
-    An id has a digit, and a letter or three digits or a sign beside it. A shorter number counts
-    only together with the word before it: "order 7" may be written ``order=7``.
+    An id has a digit, and also a letter, a sign, or two more digits. A shorter number counts only
+    together with the word before it: "order 7" may be written ``order=7``.
     """
     ids: set[str] = set()
     words: set[str] = set()
@@ -534,7 +537,7 @@ def _asked(query: str) -> tuple[set[str], set[str]]:
 
 
 def loses_asked(text: str, short: str, query: str) -> bool:
-    """Return whether an id of the question is in a text and not in its shorter form."""
+    """Tell whether an id of the question is in a text and not in its shortened form."""
     ids, _ = _asked(query)
     before, after = text.lower(), short.lower()
     return any(id in before and id not in after for id in ids)
@@ -567,7 +570,7 @@ def _descriptions(
 
 
 def _look(lines: Sequence[str], form: _Form) -> str:
-    """Return a line with the range, or the list, of the form's values in each place."""
+    """Describe a form by its line, with the range or the list of values in each place."""
     first, last = lines[form.numbers[0]], lines[form.numbers[-1]]
     skipped = _time_columns(first)
     out = [form.mask[0]]

@@ -31,9 +31,9 @@ _MIN_SAVING = 24
 _OPTIONAL = "?"
 """The end of a column's name if some of the objects do not have the key."""
 _NULL_WIDTH = 10
-"""The weight of a null beside the characters of keys: it has as many tokens as a short key."""
+"""A null counts as so many characters of keys, because it takes as many tokens as a short key."""
 _MOST_KINDS = 32
-"""Most kinds of objects, by their keys, in one table."""
+"""The most kinds of objects in one table. Objects of one kind have the same keys."""
 _MOST_COLUMNS = 100
 """Most keys of an object in a table with several kinds."""
 
@@ -424,9 +424,9 @@ def strip_padding(text: str) -> PlainListing | None:
     """Return the listing without the blanks before its line numbers.
 
     None unless the text is a listing, whose numbers mostly count up by one, and ``pad`` restores
-    it, which is checked. A table with a first column of numbers is no listing: if it is a file, an
-    edit quotes its blanks. A table may have a rule under its head, narrow columns before a tab, or
-    a blank before the widest number, as ``psql`` writes it.
+    it, which is checked. A table with a first column of numbers is not a listing: it may be a file,
+    and an edit of the file has to quote its blanks. Signs of a table are a rule under its head,
+    narrow columns before a tab, and a blank before the widest number, as ``psql`` writes it.
     """
     # Line by line: one call over a long text would stop all other threads.
     lines = text.split("\n")

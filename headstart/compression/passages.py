@@ -204,9 +204,10 @@ def _whole_lines(text: str, pieces: list[tuple[int, int]], at: int, length: int)
 
 
 def _pays(mark: str, passage: str) -> bool:
-    """Return whether a mark has at most half the words of the passage.
+    """Tell whether a mark has at most half as many words as the passage.
 
-    Words are counted, because rules and padding are long but have few tokens.
+    Words are counted and not characters, because rules and padding have many characters and few
+    tokens.
     """
     return mark != "" and 2 * len(_WORD.findall(mark)) <= len(_WORD.findall(passage))
 

@@ -3,9 +3,9 @@
 Messages are in OpenAI's form. A message of another form counts as empty; its provider may refuse
 it.
 
-**Recoverable compression:** each text that was cut has an id, with which the model gets it back.
+**Recoverable compression:** each text that was cut has an id, by which the model can get it back.
 The id is a digest of the text. The caller sends the whole conversation with each request, so the
-source of every cut stands in the request itself: nothing is stored, and any process can answer.
+request itself contains the source of every cut: nothing is stored, and any process can answer.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Dumpable(Protocol):
 
 
 def read_message(given: Mapping[str, Any] | Dumpable) -> Mapping[str, Any]:
-    """Return a message as the openai SDK would send it; a mapping of plain values stays the same.
+    """Return a message as the openai SDK would send it. A mapping of plain values is unchanged.
 
     Raises TypeError for a value that is not a mapping and has no ``model_dump``.
     """
@@ -246,9 +246,9 @@ def only_text(message: Mapping[str, Any]) -> str:
 
 
 def is_plain_text(message: Mapping[str, Any], part: int | None) -> bool:
-    """Return whether a part has no fields beside its text, which would have to change with it.
+    """Tell whether a part has only text, and no other fields that would have to change with it.
 
-    Marks of the provider's prefix cache do not count: they move from one request to the next, and
+    Marks of the provider's prompt cache do not count: they move from one request to the next, and
     a message must always be sent in the same form.
     """
     return part is None or message["content"][part].keys() - {"cache_control"} == {"type", "text"}

@@ -1,13 +1,14 @@
 """Extractive selection: chooses the sentences that stay, and finds the protected texts.
 
-**Selection** (``select``) shortens English prose. The sentences that answer the question best stay,
-word for word and in their order, with their headings. Fenced code and texts in other scripts stay,
-too. All of the text stays if it does not clearly answer the question: if it lacks too many words of
-the question (``_MIN_FOUND``), or has too few of them together (``_MIN_COVERED``). In measurements
-such texts lost a third of the evidence, and the others 5 %.
+**Selection** (``select``) shortens English prose. It keeps the sentences that answer the question
+best, word for word and in their order, with their headings. It also keeps fenced code and texts in
+other scripts. It keeps the whole text if the text does not clearly answer the question: if too many
+words of the question are missing (``_MIN_FOUND``), or if the best sentences contain too few of them
+(``_MIN_COVERED``). Measured: without this rule such texts lost a third of the evidence; the others
+lose 5 %.
 
-**Protected texts** (``understand``, ``shows_file``) may not be shortened by any transform. The tool
-calls and the user's words tell which texts these are. In doubt a text is protected.
+**Protected texts** (``understand``, ``shows_file``) must not be shortened by any transform. The
+user's words and the tool calls show which texts these are. In case of doubt a text is protected.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _ASKING = re.compile(r"(?<![^.!?\n])[^.!?\n]*+\?")
 
 
 class Query(Frozen):
-    """A question as stems, each once, and as pairs of the numbers of neighbouring stems."""
+    """A question: its distinct stems, and the pairs of neighbouring stems, by their indexes."""
 
     text: str
     terms: tuple[str, ...]
@@ -82,7 +83,7 @@ class Query(Frozen):
         return re.compile(rf"\b({'|'.join(map(re.escape, longest_first))}){_ENDINGS}\b")
 
     def answer_shape(self) -> re.Pattern[str] | None:
-        """Return the pattern of an answer to who, when or how many, or None."""
+        """Return the pattern of an answer to who, when or how many, or None for other questions."""
         return next((shape for asks, shape in _ANSWER_SHAPES if asks.search(self.text)), None)
 
 
@@ -114,7 +115,7 @@ def parse_query(text: str) -> Query:
 
 
 def stem(word: str) -> str:
-    """Remove one ending, so that the forms of a word become equal; words with digits stay."""
+    """Remove one ending, so that the forms of a word become equal. Words with digits stay whole."""
     return word if not word.isalpha() else _STRIPPED.sub("", word)
 
 
@@ -123,17 +124,17 @@ def stem(word: str) -> str:
 _K1, _B_SENTENCE, _B_DOCUMENT = 1.2, 0.75, 0.5
 """The parameters k1 and b of BM25 (Robertson and Zaragoza, 2009), b for sentences and documents."""
 _PAIR_WEIGHT = 0.6
-"""The weight of two words that stand near each other, beside a single word."""
+"""The weight of a pair of words that are near each other; a single word has 1."""
 _MAX_GAP = 8
 """The largest number of characters between the two words of a pair."""
 _WINDOW, _WINDOW_WEIGHT = 8, 0.3
-"""The sentences up to this distance around a sentence count with this weight."""
+"""The weight of the sentences around a sentence, up to this distance."""
 _WINDOW_WEIGHT_ALONE = 1.0
-"""The weight of neighbours in a text without documents, where they are the only context."""
+"""The same weight in a text without documents, where the neighbours are the only context."""
 _SHAPE_BONUS = 0.1
 """The bonus of a sentence that holds an answer to who, when or how many."""
 _LINK_WEIGHT = 0.5
-"""The weight of a document whose title stands in a good sentence of another one."""
+"""The weight that a document gets because its title is in a good sentence of another document."""
 _MIN_TITLE_CHARS = 4
 _MAX_LINKED = 64
 """The largest number of documents whose titles are searched for in the whole text."""
@@ -154,12 +155,13 @@ def rank(
     titles: Sequence[str],
     query: Query,
 ) -> SentenceScores:
-    """Score the sentences at ``spans`` of ``text``; each is in a document with a title or "".
+    """Score the sentences at ``spans`` (start, end) of ``text``.
 
-    This is Okapi BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) at
-    three scales: the sentence, its neighbours and its document. Each scale is divided by its
-    maximum, and all are added. A document scores higher if a good sentence of another document has
-    its title: that is the second hop of a question. The weights come from questions of NQ and
+    ``document_of`` has the document of each sentence, as an index of ``titles`` ("": no title). The
+    scores are Okapi BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) of
+    the sentence, of its neighbours and of its document: each is divided by its maximum, and the
+    three are added. A document scores higher if a good sentence of another document contains its
+    title: this is the second hop of a question. The weights were fitted on questions of NQ and
     HotpotQA.
     """
     counts = _count(text, spans, query)
@@ -245,7 +247,7 @@ def _links(
     titles: Sequence[str],
     scores: Array,
 ) -> Array:
-    """Return the best score of a sentence of another document that holds the title of each."""
+    """Return for each document the best score of a sentence elsewhere that contains its title."""
     starts = np.array([start for start, _ in spans])
     links = np.zeros(len(titles))
     for document, title in enumerate(titles):
@@ -288,7 +290,7 @@ def _normal(scores: Array) -> Array:
 MIN_CHARS = 3200
 """A shorter text stays whole."""
 _MIN_TERMS = 2
-"""Fewest terms of a question that can choose sentences."""
+"""The fewest terms of a question by which sentences can be chosen."""
 _MIN_FOUND = 0.5
 """The least share of the question's terms that the text must have."""
 _MIN_COVERED = 0.34
@@ -297,16 +299,15 @@ _KEPT = 1 / 3
 """The share of the text that stays."""
 _LEAST = 0.5
 _LEAST_ALONE = 1.0
-"""The least share of the target that stays: with several documents, of which one may have all the
-evidence, and with one document."""
+"""The least share of the target size that is kept: of several documents (one of them may contain
+all the evidence), and of a single document."""
 _THRESHOLD = 0.3
-"""The share of the best score that a sentence needs to stay. So a text with much evidence keeps
-more: up to twice the target."""
+"""A sentence needs this share of the best score to be kept. So more is kept of a text with much
+evidence: up to twice the target size."""
 _REACH = 20
-"""In a single text, the number of sentences before and after a good one that are about the same
-subject."""
+"""In a single text, so many sentences before and after a good one are about the same subject."""
 _OWN_WEIGHT = 0.5
-"""The weight of a sentence's own score beside that of the stretch around it."""
+"""The weight of a sentence's own score, against the mean score of the sentences around it."""
 _MARK_CHARS = len(omission_mark(10, "sentence"))
 
 _HEAD = re.compile(
@@ -321,8 +322,8 @@ _FUNCTION_WORD = re.compile(
     r"\b(?:the|of|and|to|in|is|was|for|that|with|on|are|by|as|it|from|at|an|be|this)\b"
 )
 _MIN_FUNCTION_WORDS = 0.12
-"""The smallest share of function words. English prose has twice as many; the languages nearest to
-it have a third."""
+"""The smallest share of English function words in an English text. English prose has twice this
+share; texts in the most similar languages have a third of it."""
 
 
 _MIN_SENTENCES = 0.5
@@ -330,7 +331,7 @@ _MIN_SENTENCES = 0.5
 
 
 class _Pieces(Frozen):
-    """The pieces of a text: their places, their documents, and whether they frame a document."""
+    """The pieces of a text: their spans, their documents, and whether they are a heading or tag."""
 
     spans: tuple[tuple[int, int], ...]
     document_of: tuple[int, ...]
@@ -369,7 +370,10 @@ def is_english(text: str) -> bool:
 
 
 def _is_prose(text: str, pieces: _Pieces) -> bool:
-    """Return whether most pieces are sentences. The lines of a list are not: each may matter."""
+    """Tell whether most pieces are sentences.
+
+    Otherwise the text is a list: each line may matter.
+    """
     ends = (text[start:end].rstrip("\"')]*_ \u201d\u2019\n")[-1:] for start, end in pieces.spans)
     closed = [end in ".!?:;,…" for end in ends if end]
     return sum(closed) >= _MIN_SENTENCES * len(closed)
@@ -401,7 +405,7 @@ def _cut(text: str) -> _Pieces:
 
 
 def _answers(ranked: SentenceScores) -> bool:
-    """Return whether the text holds most terms of the question, and some of them together."""
+    """Tell whether the text clearly answers the question (``_MIN_FOUND``, ``_MIN_COVERED``)."""
     best = np.argsort(-ranked.scores, kind="stable")[:3]
     found = ranked.holds.any(axis=0).mean()
     covered = ranked.holds[best].any(axis=0).mean()
@@ -409,9 +413,9 @@ def _answers(ranked: SentenceScores) -> bool:
 
 
 def _with_stretches(scores: Array) -> Array:
-    """Return scores that include the scores of the sentences around each sentence.
+    """Return scores to which the sentences around each sentence contribute.
 
-    In a talk or a story the answer is a stretch, of which few sentences name the subject.
+    In a talk or a story the answer is a passage, and few of its sentences name the subject.
     """
     reach = min(_REACH, len(scores) // 10)
     weights = 1 - np.abs(np.arange(-reach, reach + 1)) / (reach + 1)
@@ -422,7 +426,10 @@ def _with_stretches(scores: Array) -> Array:
 def _choose(
     scores: NDArray[np.float64], sizes: NDArray[np.int64], target: float, least: float
 ) -> NDArray[np.bool_]:
-    """Choose the best pieces above the threshold: at least a part, at most twice the target."""
+    """Choose the best pieces above the threshold.
+
+    Their size is at least ``least * target`` and at most ``2 * target``.
+    """
     order = np.argsort(-scores, kind="stable")
     filled = np.cumsum(sizes[order])
     good = scores[order] >= _THRESHOLD * scores.max()
@@ -433,7 +440,7 @@ def _choose(
 
 
 def _with_frames(text: str, pieces: _Pieces, chosen: NDArray[np.bool_]) -> list[bool]:
-    """Add the frames of documents that keep a piece, fenced code, and texts in other scripts."""
+    """Add fenced code, texts in other scripts, and the headings of documents that keep a piece."""
     frame = np.array(pieces.frame)
     documents = np.array(pieces.document_of)
     stays = np.isin(documents, documents[chosen])
@@ -451,7 +458,7 @@ def _is_pinned(piece: str) -> bool:
 
 
 def _write(text: str, pieces: _Pieces, keep: Sequence[bool]) -> str:
-    """Join the pieces that stay. A gap that is shorter than its mark stays too."""
+    """Join the kept pieces, with a mark for each gap. A gap shorter than its mark is kept, too."""
     out: list[str] = []
     for kept, group in groupby(range(len(keep)), key=keep.__getitem__):
         numbers = list(group)
@@ -496,9 +503,10 @@ class DocumentSpan(Frozen):
 def find_documents(text: str) -> list[DocumentSpan]:
     """Return the documents that an application put into a user's text, in order.
 
-    Only explicit borders count: a tag on a line of its own, a numbered line ``Document [1]``, or a
-    heading such as ``Context:`` that ends at ``Question:``. All other text is the user's own. White
-    space around a document is not part of it, so a border stays on a line of its own.
+    A document is text with explicit borders: between tags on lines of their own, after a numbered
+    line ``Document [1]``, or between a heading such as ``Context:`` and ``Question:``. All other
+    text is the user's own. The white space around a document is not part of it, so that its borders
+    stay on lines of their own.
     """
     places: list[DocumentSpan] = []
     for place in sorted(
@@ -544,7 +552,8 @@ def _headed(text: str) -> list[DocumentSpan]:
 def _numbered(text: str) -> list[DocumentSpan]:
     """Return the text from the first numbered line to the end of the last one.
 
-    A single numbered line may be a coincidence. It counts only in a text that has a mark.
+    A single numbered line may be a coincidence. It counts only if the text has a mark of an
+    earlier selection.
     """
     heads = list(_NUMBERED.finditer(text))
     if len(heads) < (1 if has_mark(text) else 2):
@@ -569,7 +578,7 @@ _NOT_SHOWN = re.compile(
     r"[\w./\\-]+\.(?:py|[cm]?js|tsx?|rb|pl|php|sh|go)\b",
     re.IGNORECASE,
 )
-"""Matches web addresses, and programs that a command runs, which are not files that are shown."""
+"""Matches web addresses and programs that a command runs. A command does not show these files."""
 _FILE_NAME = re.compile(
     r"file://|\b(?:Make|Docker|Gem|Rake|Pod|Proc|Vagrant|Jenkins)file\b"
     r"|(?:[\w-]\.(?:jsonc?|jsonl|json5|geojson|ndjson|ipynb|ya?ml|toml|ini|cfg|conf|config|properties"
@@ -600,9 +609,9 @@ _LOG_NAME = re.compile(r"\.(?:log|out)(?:\.\d+)?(?:$|[\s\"'\\|;&)])")
 _QUESTION_CHARS = 2000
 """The last characters of the user's words that count as the question."""
 LONGEST_WORDS = 50_000
-"""Most characters of a user's message whose meaning is read. A longer one may mean anything."""
+"""A longer message of the user is not read: it may ask for anything, so all texts are protected."""
 LONGEST_CALL = 20_000
-"""Most characters of a tool call that are read. A longer call may have written a file."""
+"""A longer tool call is not read: it may have written a file."""
 
 _VERBATIM = re.compile(
     r"\b(?:translat|rewrit|re-?write|rephras|paraphras|proof-?read|copy-?edit|refactor|reformat"
@@ -633,7 +642,7 @@ _EDITS = re.compile(
     r"|in the same (?:way|form|style))\b",
     re.IGNORECASE,
 )
-"""Words beside a document that ask for work on all of it, or show it as an example of a form."""
+"""Words beside a document that ask to edit it, or that show it as an example of a form."""
 _COPIED = re.compile(
     r"\b(?:verbatim|word[- ]for[- ]word|as[- ]is|unchanged|unmodified|unaltered|exactly as)\b",
     re.IGNORECASE,
@@ -653,7 +662,7 @@ _ABSENT = re.compile(
     r"|n['\u2019]t\b",
     re.IGNORECASE,
 )
-"""Questions about what a text does not say: only the whole text answers them."""
+"""Words of questions about what a text does not say. Only the whole text answers them."""
 _COUNTS = re.compile(
     r"\b(?:how (?:many|much|often)\b|frequen|rate\b|total|sum\b|averag|mean\b|median\b|percent"
     r"|ratio\b|proportion|distribut|histogram|tally\b|busiest\b|twice\b|per \w+"
@@ -665,7 +674,7 @@ _COUNTS = re.compile(
     r"|show (?:me )?the (?:\w+ )?(?:log|output|lines)\b"
     r"|wie ?viele?|combien|cu[aá]nt|quant[aeios]\b|hoeveel|ile\b|kolik|hur m[åa]nga"
     r"|hvor m(?:ange|ye)|kuinka|montako|kaç\b|berapa|bao nhiêu)"
-    # We cannot read a question in another script than Latin.
+    # A question in another script cannot be understood here, so it may ask for counts.
     r"|[\u0370-\u1dff\u2e80-\ud7ff\uf900-\ufdff]",
     re.IGNORECASE,
 )
@@ -676,7 +685,7 @@ _STRETCH = re.compile(
     r"|requests|seconds?|minutes?|hours?|days?)\b",
     re.IGNORECASE,
 )
-"""A stretch of a log by its time or place, of which each line matters."""
+"""Words that name a part of a log by its time or place. Each line of that part matters."""
 _MARKUP = re.compile(
     r"\b(?:html|markup|tags?|attributes?|selectors?|xpath|css|dom|href|hyperlinks?|links?|urls?"
     r"|scripts?|source code|class names?|elements?|buttons?)\b",
@@ -685,10 +694,10 @@ _MARKUP = re.compile(
 
 
 class TextPurpose(Frozen):
-    """The purpose of a text in the prompt."""
+    """What the prompt needs a text for."""
 
     question: str = ""
-    """The last of the user's own words in this turn."""
+    """The last part of the user's own words in this turn."""
     call: str = ""
     """The arguments of the tool call that the text answers."""
     verbatim: bool = False
@@ -696,7 +705,7 @@ class TextPurpose(Frozen):
     whole: bool = False
     """The whole text matters, as for a summary, a comparison or a complete list."""
     counts: bool = False
-    """The question asks how often something occurs, or for all of a stretch of time."""
+    """The question asks how often something occurs, or for everything in a period of time."""
     markup: bool = False
     """The question is about the HTML markup itself."""
     edits: bool = False
@@ -705,17 +714,17 @@ class TextPurpose(Frozen):
     """The number of labels such as ``Question:``."""
 
     def beside(self) -> TextPurpose:
-        """Return the purpose of a document that stands in one message with the words.
+        """Return the purpose of a document that is in the same message as the words.
 
-        Words that ask for a change, or show an example, are about the document. About the result of
-        a tool they may not be: "change my flight" asks for another call.
+        Words that ask for a change, or show an example, then refer to the document. They need not
+        refer to the result of a tool: "change my flight" asks for another call.
         """
-        # Several labels: examples of questions with answers, each with its own documents.
+        # Several labels mean several examples, each with a question and its own documents.
         edited = self.verbatim or self.edits or self.labels > 1
         return msgspec.structs.replace(self, verbatim=edited)
 
     def then(self, later: TextPurpose) -> TextPurpose:
-        """Return the purpose after more words of the same turn."""
+        """Return the purpose that this and later words of the same turn have together."""
         words = f"{self.question}\n{later.question}" if self.question else later.question
         return TextPurpose(
             question=words[-_QUESTION_CHARS:],
@@ -741,8 +750,8 @@ class TextPurpose(Frozen):
 def understand(words: str) -> TextPurpose:
     """Derive from the user's own words which parts of a text the answer needs.
 
-    A regular expression keeps all threads waiting while it reads, so long words are not read: then
-    all parts may be needed.
+    A regular expression blocks all threads while it runs. So words longer than ``LONGEST_WORDS``
+    are not read, and all parts may be needed.
     """
     if len(words) > LONGEST_WORDS:
         question = words[-_QUESTION_CHARS:]
@@ -759,8 +768,8 @@ def understand(words: str) -> TextPurpose:
     )
 
 
-def relays(system: str) -> bool:
-    """Return whether a sentence of a system text asks to pass on results as they came."""
+def passes_results_on(system: str) -> bool:
+    """Tell whether a system text asks the model to pass on results of tools unchanged."""
     for copied in _COPIED.finditer(system):
         before = re.split(r"[.\n]", system[max(0, copied.start() - _NEAR) : copied.start()])[-1]
         after = re.split(r"[.\n]", system[copied.end() : copied.end() + _NEAR])[0]

@@ -175,7 +175,7 @@ def _without_spare_space(text: str) -> str:
 
 
 def _is_data(text: str) -> bool:
-    """Return whether the text may be data of a program, of which no sentence may be removed."""
+    """Tell whether the text may be data for a program, in which no sentence may be left out."""
     return lossless.holds_json(text) or is_markup(text)
 
 
@@ -222,7 +222,7 @@ def fold_steps(text: str) -> str:
     form, done = None, 0.0
     for line in text.split("\n"):
         step = _step(line)
-        # A bar that begins again, or stands still, is another one: the end of each tells something.
+        # A bar that begins again, or stands still, is another bar. The end of each one matters.
         if step is None or step.form != form or step.done <= done:
             out += _folded(run)
             run = []
@@ -314,7 +314,7 @@ _CODE_LINE = re.compile(
 )
 _MIN_CODE_LINES = 0.2
 _LONGEST_LINE = 400
-"""Longest line that is read whole. Of a longer one only the beginning and the end are read."""
+"""The longest line that is read as a whole. Of a longer one, only both ends are read."""
 _COMMENTS = ("#", ";", "//")
 
 

@@ -175,8 +175,8 @@ class EntryEncoder(Generic[P]):
         self._policy = policy
         self._replica = replica
         self._parsed: Latest[tuple[str, str, str], P] = Latest(MOST_PARSED)
-        """By tenant, task and text: the time of an answer tells no tenant what another one
-        asked."""
+        """Parses by tenant, task and text. Tenants are kept apart, so that the time of an answer
+        does not show a tenant what another one asked."""
         self._sketched: Latest[tuple[str, str], bytes] = Latest(MOST_SKETCHED)
         self._busy: Latest[str, None] = Latest(MOST_WANTED)
         """Texts that a lookup did not encode because of load."""
@@ -300,8 +300,8 @@ class EntryEncoder(Generic[P]):
     def postpone(self, row: VectorRow, tenant: str) -> None:
         """Let an entry join the index when it is encoded, in idle time.
 
-        Its prompt went upstream unencoded because of load. In the index, each question near it
-        would have to wait for its encoding, and the load would feed itself.
+        Its prompt was not encoded because of load. If it was in the index now, each question near
+        it would have to wait for its encoding, which would increase the load further.
         """
         self._replica.postponed[row.id] = row
         self.want((row.id,), tenant)

@@ -34,7 +34,7 @@ ENTRY_OVERHEAD = 500
 DECODED = 256
 """The number of entries that are kept as objects, too. To decode one takes some 4 µs."""
 LONGEST_DECODED = 64 * 1024
-"""Bytes of an encoded entry above which no object is kept of it, which would double its memory."""
+"""The most bytes of an encoded entry that is also kept as an object, which doubles its memory."""
 INLINE_ROWS = 8192
 """Larger partitions are searched and changed in a thread, because they would stop the event loop
 for longer than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
@@ -100,7 +100,7 @@ class HotTier:
             return
         self.discard((id, self._by_exact.get(exact, id)))
         try:
-            # A copy has no unused room behind it: msgspec leaves up to half of its buffer there.
+            # The copy drops the unused end of msgspec's buffer, which may be half of it.
             value = bytes(memoryview(self._encoder.encode(entry)))
         except (OverflowError, RecursionError, TypeError, ValueError):
             return
@@ -127,7 +127,7 @@ class HotTier:
             self.discard((id,))
             return None
         if self._failed_at is not None:
-            # A time in the future shows that the clock was put back, nobody knows how far.
+            # A time in the future shows that the clock was set back, by an unknown time.
             ages_s = now - self._failed_at, now - hot.created
             if not any(0 <= age_s <= self._outage_ttl_s for age_s in ages_s):
                 return None

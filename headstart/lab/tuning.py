@@ -526,7 +526,7 @@ def render_tuning(found: Tuning) -> str:
 def _sections(found: Tuning) -> Iterator[ReportSection]:
     targets, course = found.targets, found.course
     if found.advice is not None:
-        words = " ".join(found.advice.words)
+        words = "\n".join(found.advice.words)
         yield ReportSection("Recommendation", note=words, plot=_code(found.advice.toml))
     yield ReportSection(
         "Hits against the error target", _targets(targets), plot=lambda: _hits(targets)

@@ -3,7 +3,7 @@
 ``docs/headers.md`` lists the paths. Only two of them show prompts and answers: the pairs of the
 review page, and the entries of the cache with ``?texts=1`` (``admin_state.py``).
 
-The first part of this file is the API of learning: domains, what audits prove, feedback,
+The first part of this file is the API of learning: domains, the error bounds from audits, feedback,
 explanations and the review page. The second part is the app itself, with health, metrics and
 settings. The last part is the live page, which shows the savings, and why each request was a hit or
 a miss.
@@ -102,7 +102,7 @@ def page_response(name: str) -> Response[str]:
         headers={
             "content-security-policy": _policy(page),
             "cache-control": "no-cache",
-            # Not no-referrer: browsers would then send "Origin: null" with each label.
+            # With no-referrer, browsers would send "Origin: null" with each label.
             "referrer-policy": "same-origin",
             "x-content-type-options": "nosniff",
         },
@@ -116,7 +116,10 @@ def page_text(name: str) -> str:
 
 
 def _policy(page: str) -> str:
-    """Allow the page's own style and script, by hash, and requests to this server; nothing else."""
+    """Return the Content-Security-Policy of a page.
+
+    It allows the page's own style and script, by their hashes, and requests to this server.
+    """
     return (
         f"default-src 'none'; style-src {_hash(page, 'style')}; script-src {_hash(page, 'script')};"
         " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none';"
@@ -140,9 +143,9 @@ LOADED_AT_ONCE = 20
 class Feedback(Frozen, forbid_unknown_fields=True):
     """A user's feedback on an answer: ``id`` is the request's ``x-headstart-request-id``.
 
-    After "wrong", the entry of the hit answers no rewordings, and no other entry answers the
-    question, until feedback on the same request is "correct". With ``pair_only`` only this entry
-    does not answer this question.
+    After "wrong", the entry of the hit answers no reworded prompt, and no entry answers the
+    question of this request, until feedback on the same request is "correct". With ``pair_only``,
+    only this pair of entry and question is blocked.
     """
 
     id: str
@@ -174,8 +177,9 @@ class ReviewSide(Frozen, omit_defaults=False):
 class ReviewPair(Frozen, omit_defaults=False):
     """Two questions side by side.
 
-    ``asked`` came later; the answer to ``stored`` was used, or might have been used. ``judged`` is
-    the result of the agreement judge, null if it was unsure; ``score`` is the present score.
+    ``asked`` is the later one. The answer to ``stored`` was used for it, or might have been used.
+    ``judged`` is the verdict of the agreement judge, null if the judge was unsure. ``score`` is the
+    present score of the pair.
     """
 
     id: str
@@ -234,14 +238,14 @@ async def state(domain: FromPath[str], engine: Engine) -> Response[bytes]:
 
 @get("/audit")
 async def audit(engine: Engine, since: Since = 0.0) -> AuditReport:
-    """Show the bounds that audits prove, by domain and week, and the wrong hits that they found."""
+    """Show error bounds from audits, by domain and week, and the wrong hits that audits found."""
     error_limit = _hit_decider(engine).error_limit
     return await audit_report(engine.store, error_limit, since=since)
 
 
 @post("/feedback", status_code=200)
 async def feedback(data: JSONBody[Feedback], engine: Engine) -> LabelWritten:
-    """Take feedback on a recent semantic hit or near miss; "wrong" vetoes a hit at once."""
+    """Take feedback on a recent semantic hit or near miss. "wrong" blocks the hit at once."""
     learner = _hit_decider(engine).learner
     if not await learner.feedback(data.id, same=data.correct, pair_only=data.pair_only):
         raise NotFoundException("no recent request with this id was compared with a neighbour")
@@ -338,7 +342,7 @@ PREFIX = "/_headstart"
 
 
 class Stats(Frozen, omit_defaults=False):
-    """Counts since the start of the server, and how much there is now."""
+    """Counts since the start of the server, and the present sizes of the cache."""
 
     uptime_s: float
     requests: int
@@ -354,9 +358,9 @@ class Stats(Frozen, omit_defaults=False):
 def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | None) -> Litestar:
     """Return the admin app.
 
-    With a ``token`` every path but ``health`` and ``ready`` asks for it as a bearer. Without a
-    token they are open to requests that keep ``rules``, for a server that only this machine
-    reaches. Without rules they answer 403.
+    With a ``token``, all paths except ``health`` and ``ready`` need it as a bearer token. Without a
+    token, these paths are open to requests that ``rules`` allow; this is for a server that can be
+    reached only from this machine. Without token and rules, they answer 403.
     """
 
     def engine() -> EngineParts:
@@ -396,7 +400,7 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
 def _guard(
     token: bytes | None, rules: OriginRules | None
 ) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]:
-    """Return the check of each request to the admin API but ``health`` and ``ready``."""
+    """Return the check for requests to all paths except ``health`` and ``ready``."""
 
     def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         if handler.opt.get("public"):
@@ -422,7 +426,7 @@ async def health() -> Health:
 
 @get("/ready", opt={"public": True})
 async def ready(admin: Admin) -> Response[Readiness]:
-    """Answer 200 when requests can be served, else 503. ``reasons`` lists the causes.
+    """Answer 200 if requests can be served, and else 503. ``reasons`` lists the causes.
 
     ``status`` is ``starting`` or ``draining`` with 503, and ``ready`` or ``degraded`` with 200:
     without its store the server still answers, from memory and from the upstreams.
@@ -480,7 +484,7 @@ async def limits(engine: Engine) -> list[LimitUse]:
 
 @post("/reload", status_code=200)
 async def reload(admin: Admin) -> dict[str, bool]:
-    """Read the configuration again; new requests use it. 422: it is wrong."""
+    """Read the configuration again, for new requests. Answers 422 if the configuration is wrong."""
     if admin.reload is None:
         raise NotFoundException("this server does not reload: headstart serve did not start it")
     try:
@@ -513,7 +517,8 @@ def _check_origin(connection: ASGIConnection[Any, Any, Any, Any], rules: OriginR
 
 
 _CODES = {413: "request_entity_too_large", 422: "unprocessable_entity"}
-"""Codes of errors whose names Python changed in 3.13: a client sees the same one everywhere."""
+"""Error codes for the statuses whose names changed in Python 3.13, so that clients always see the
+same code."""
 
 
 def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
@@ -555,10 +560,10 @@ def _openapi() -> OpenAPIConfig:
 
 
 MOST_PAGES = 16
-"""Number of pages that may be open at the same time: each gets a view every second."""
+"""The most pages that may be open at the same time. Each gets an event every second."""
 EVERY_S = 1.0
 ALIVE_S = 15.0
-"""Longest time between two events for a page, so that it notices a broken connection."""
+"""The longest time between two events for a page, so that it notices a broken connection."""
 REREAD_S = 30.0
 """Seconds after which the books are read again if there are several workers, because each worker
 sees only its own requests."""
@@ -567,7 +572,7 @@ Only = Annotated[str | None, QueryParameter(description="Only requests with this
 
 
 class LiveChoice(NamedTuple):
-    """The choice of a page: the last ``window_s`` seconds, and the ``wanted`` requests."""
+    """What a page shows: the last ``window_s`` seconds, and the requests that match ``wanted``."""
 
     window_s: float
     wanted: LiveFilter
@@ -584,7 +589,7 @@ def choose_requests(
     endpoint: Only = None,
     tag: Only = None,
 ) -> LiveChoice:
-    """Return the time and the filters that a request of the live page asks for."""
+    """Return the period and the filters that the live page asks for."""
     return LiveChoice(window_s, LiveFilter(caller, route, model, endpoint, tag))
 
 
@@ -599,7 +604,7 @@ class Safety(Frozen, omit_defaults=False):
     wrong: int
     domains: int
     alarms: int
-    """Domains that serve no rewordings now, because too many of their hits were wrong."""
+    """The domains with an alarm: they serve no semantic hits, because too many were wrong."""
     worst_bound: float | None
     """The highest upper bound of the share of wrong hits in a domain."""
 
@@ -609,7 +614,7 @@ class Overview(Frozen, omit_defaults=False):
 
     view: LiveView
     wrapped: bool
-    """An app of this process answers, and no provider."""
+    """Whether a wrapped app answers, and not a provider."""
     upstreams: list[UpstreamStatus]
     calls: list[CallCount]
     safety: Safety | None
@@ -617,12 +622,12 @@ class Overview(Frozen, omit_defaults=False):
     limits: list[LimitUse]
     """The used part of the limits of client keys."""
     requests: list[RequestRow]
-    """The last ones, the newest first."""
+    """The last requests, the newest first."""
 
 
 @get("/", opt={"public": True}, include_in_schema=False, sync_to_thread=True)
 def live_page() -> Response[str]:
-    """Return the page. It contains no data, and asks for them with the admin token."""
+    """Return the page. It contains no data; it asks for the data with the admin token."""
     return page_response("live.html")
 
 
@@ -635,7 +640,7 @@ async def live(admin: Admin, engine: Engine, asked: Asked) -> Overview:
 
 @get("/live/events")
 async def live_events(admin: Admin, engine: Engine, asked: Asked) -> ServerSentEvent:
-    """Send the same as ``live`` as server-sent events: now, and each second if it has changed."""
+    """Send what ``live`` returns as server-sent events: now, and each second if it has changed."""
     if admin.pages.open >= MOST_PAGES:
         raise TooManyRequestsException(f"{MOST_PAGES} live pages are open already")
     await _totals(admin, engine)
@@ -656,7 +661,7 @@ LIVE_HANDLERS: tuple[Any, ...] = (live_page, live, live_events, live_drafts_scri
 
 
 async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
-    """Return the totals. The first call begins them, with the store's books."""
+    """Return the totals. The first call computes them from the books in the store."""
     pages = admin.pages
     async with pages.starting:
         alone = admin.gather is None
@@ -668,7 +673,7 @@ async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
             try:
                 await totals.load(engine.store, admin.recent.newest())
             except StoreError as error:
-                logger.warning("the live page begins without the books of the store: %s", error)
+                logger.warning("the live page starts without the books in the store: %s", error)
             pages.totals, pages.read_at = totals, admin.clock()
         return pages.totals
 

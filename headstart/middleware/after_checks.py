@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 LEFT = 499
 """The status for the framework if the client has left. It is never sent."""
 _PLACES = ("path", "raw_path", "root_path")
-"""Fields of a scope that frameworks change before the handler. The cache uses the client's."""
+"""Fields of the scope that frameworks change before the handler runs. The cache uses their values
+as the client sent them."""
 
 
 class HandlerAnswer(NamedTuple):
@@ -219,9 +220,9 @@ class CheckedRequest:
 
 
 class _Incoming:
-    """The client's messages, read once, for two readers that each have their own pace.
+    """The client's messages. They are received once, for two readers: the app and the engine.
 
-    They are kept for the engine up to ``limit`` bytes, or while the engine wants them.
+    Messages that the engine has not read yet are kept up to ``limit`` bytes.
     """
 
     def __init__(self, receive: Receive, limit: int) -> None:

@@ -45,7 +45,7 @@ PREFLIGHT_S = 600
 
 
 def allowed_origin(scope: Scope, rules: OriginRules) -> bytes | None:
-    """Return the origin of the asking web page, if this origin may read answers."""
+    """Return the origin of the web page that sent the request, if this origin may read answers."""
     origins = [value for name, value in scope["headers"] if name == b"origin"]
     return origins[0] if len(origins) == 1 and rules.allows(origins[0]) else None
 
@@ -119,7 +119,7 @@ class StartedEngine:
 TRACED = "headstart.tracing"
 """The key in the scope of a traced request; its value traces the request."""
 START_PAUSE_S = 5.0
-"""Seconds from a failed start until the next one. Until then no request waits for one."""
+"""Seconds from a failed start to the next try. Meanwhile no request waits for a start."""
 ABANDONED_S = 2.0
 """Longest time to close an engine whose event loop has ended."""
 
@@ -128,11 +128,10 @@ class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
     ``start`` opens the store, the encoder and the upstreams. ``relays``: requests and WebSockets
-    that match no endpoint go to an upstream, if their paths begin like those of providers. All
+    that match no endpoint go to an upstream, if their paths begin like those of providers; all
     others go to the wrapped app. ``origins`` has the web pages that may read answers. Each event
-    loop has its own engine: a test client may run each request in a new loop. If it wraps an app
-    and the store does not answer, the app starts nevertheless. With wrong settings the app does not
-    start.
+    loop has its own engine, because a test client may run each request in a new loop. A wrapped app
+    starts even if the store does not answer, but not with wrong settings.
     """
 
     def __init__(
@@ -392,7 +391,7 @@ _LAST = ("lifespan.startup.failed", *_STOPPED)
 
 
 async def _own_lifespan(receive: Receive, send: Send, asked: str = "") -> None:
-    """Answer the server's messages. ``asked`` is one that the app received and left unanswered."""
+    """Answer the server's messages, first ``asked``, which the app received and did not answer."""
     while True:
         asked = asked or (await receive())["type"]
         await send({"type": asked + ".complete"})

@@ -29,8 +29,8 @@ class ClientGone(HeadstartError):
 async def end_unanswered(send: Send) -> int:
     """End a request whose client left before its answer began; return its status, 499.
 
-    Nobody gets it. But middleware around Headstart counts a request without an answer as a failure
-    of the app, and Starlette's ``BaseHTTPMiddleware`` raises RuntimeError.
+    Nobody gets the status. But without an answer, middleware around Headstart would count a failure
+    of the app, and Starlette's ``BaseHTTPMiddleware`` would raise RuntimeError.
     """
     with contextlib.suppress(OSError):  # by ASGI 2.4, what a server may raise if its client left
         await send({"type": "http.response.start", "status": CLIENT_GONE, "headers": []})
@@ -125,7 +125,7 @@ async def read_body(
 ) -> tuple[bytes, bool, bool]:
     """Read the body up to ``limit`` bytes; return it, whether it fits, and whether it has ended.
 
-    A body that is too long is read until it is known to be, which may be at its end.
+    A body that is too long is read only until this is known.
 
     Raises ClientGone. With ``patience_s`` it raises RequestTimeout as ``paced`` does.
     """
@@ -202,9 +202,9 @@ async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
 async def watch(receive: Receive, on_gone: Callable[[], object]) -> None:
     """Call ``on_gone`` once the client leaves. Cancel this task when that does not matter any more.
 
-    No ASGI server raises from ``send`` after the client has gone; only ``receive`` tells. Some
-    middleware repeats the end of the body on each call, without waiting. Then it cannot be known
-    whether the client leaves, and to go on asking would block the event loop.
+    Not every ASGI server raises from ``send`` after the client has left, but ``receive`` reports
+    it. Some middleware repeats the end of the body on each call of ``receive``, without waiting.
+    Then the client's leaving cannot be noticed, and further calls would block the event loop.
     """
     ended = False
     while (message := await receive())["type"] != "http.disconnect":

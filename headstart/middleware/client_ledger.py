@@ -1,7 +1,7 @@
 """Enforces the limits of client keys: reserves before a call is sent, settles after it.
 
-The usage is in counters of the store. So all workers and nodes count together, and a restart or a
-reload forgets nothing.
+The usage is in counters of the store. So all workers and nodes count together, and nothing is lost
+by a restart or a reload.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Reservation:
         self._count(Usage(attempt.cost_usd or 0.0, tokens))
 
     def release(self) -> None:
-        """Count nothing: the call was not made."""
+        """Give the reservation back, because the call was not made."""
         self._count(Usage(0.0, 0))
 
     def _count(self, usage: Usage) -> None:
@@ -243,7 +243,8 @@ class ClientLedger:
     async def admit_request(self, caller: str, request: ChatRequest | None) -> None:
         """Admit a request; None: it cannot be read. Raises as ``admit``.
 
-        If it repeats a JSON key, its provider may read another model, or another limit, than we do.
+        If a JSON key occurs twice, the provider may read another model, or another limit, than we
+        do.
         """
         if request is None:
             return await self.admit(caller)

@@ -187,8 +187,8 @@ class Supervisor:
 
 
 _LOCKED_AT = 2**31 - 2
-"""The byte that is locked: the last one that a lock of Windows can have. Windows lets no other
-process read a locked byte, and usual files end before this one."""
+"""The locked byte: the last one that Windows can lock. On Windows no other process can read a
+locked byte, so it must be beyond the end of the file."""
 
 
 def lock_file(file: int, *, wait: bool) -> None:

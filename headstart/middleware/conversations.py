@@ -1,7 +1,7 @@
-"""Keeps answers of Responses, and writes out calls that name them.
+"""Keeps answers of OpenAI's Responses API, and writes out requests that refer to them by id.
 
-An answer belongs to the caller that got it. Memory holds the last ones, within bounds; a durable
-store holds them too, so a restart, or another process, finds them.
+An answer belongs to the caller that got it. The last ones are in memory, within bounds. A durable
+store has them, too, for other processes and after a restart.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from headstart.types import Message, Send
 
 TAG = "conversation"
-"""The tag of the store's entries that hold answers for chains."""
+"""The tag of the entries in the store that contain kept answers."""
 CALLERS_SHARE = 4
-"""The part of the bounds that one caller may fill: a quarter."""
+"""One caller may use a quarter of the bounds."""
 OVERHEAD_BYTES = 512
-"""Memory of a kept answer beside its texts."""
+"""The memory of a kept answer without its texts."""
 MOST_UNREAD = 64
-"""Answers that wait to be read."""
+"""The most answers that wait to be parsed."""
 MOST_UNREAD_BYTES = 1024 * 1024
-"""Bytes of these answers and of their requests. Reading many at once costs a third of reading each
-by itself."""
+"""The most bytes of these answers and their requests. To parse many together takes a third of the
+time of parsing each alone."""
 WRITE_AFTER_S = 0.05
-"""Seconds after which the store gets all new answers at once."""
+"""Seconds after which all new answers are written to the store together."""
 
 
 class KeptTurn(Frozen):
@@ -69,7 +69,7 @@ class KeptTurn(Frozen):
     created: float
     upstream: str
     own: bool
-    """The upstream has stored the answer, under this id, for the account that asked."""
+    """Whether the upstream has stored the answer, under this id, for the account that asked."""
     items: tuple[str, ...] = ()
     """The ids of its output items."""
     deleted: bool = False
@@ -127,17 +127,17 @@ class Conversations:
         self.clock = clock
         self._most_answers = max(1, limits.max_answers // CALLERS_SHARE)
         self.most_bytes = max(1, limits.max_bytes // CALLERS_SHARE)
-        """The bytes that the answers of one caller may take."""
+        """The most bytes of the answers of one caller."""
         self._store = store
         self._spawn = spawn
         self._observer = observer
         self._owners: OrderedDict[str, _KeptTurns] = OrderedDict()
-        """The last active caller is at the end."""
+        """The kept answers by caller, the most recently active caller last."""
         self._holders: dict[str, frozenset[str]] = {}
-        """The callers that have an id of an answer or of an item."""
+        """For each id of an answer or an item, the callers that have it."""
         self._count = self._size = 0
         self._unread: list[_Unread] = []
-        """Answers that were sent, and are read when an id is asked for."""
+        """Answers that were sent, and are parsed when an id is asked for."""
         self._unread_size = 0
         self._waiting: list[tuple[str, KeptTurn, bool]] = []
         """Turns that the store does not have yet."""
@@ -149,7 +149,7 @@ class Conversations:
             await asyncio.wait((self._writer,))
 
     async def find(self, owner: str, id: str) -> KeptTurn | None:
-        """Return a caller's turn, which may be a deleted one."""
+        """Return a caller's turn, or None. The turn may be marked as deleted."""
         self._read()
         kept = self._owners.get(owner)
         turn = None if kept is None else kept.turns.get(id)
@@ -194,8 +194,8 @@ class Conversations:
     def keep(self, owner: str, turn: KeptTurn, *, fresh: bool = False) -> None:
         """Keep a turn, unless the caller has it already.
 
-        ``fresh``: a provider has just given its id. If the caller nevertheless has a turn with this
-        id, the provider gives ids more than once, and the last answer counts.
+        ``fresh``: the provider has just made its id. If the caller has a turn with this id all the
+        same, the provider uses ids more than once, and the last answer is kept.
         """
         if self.holds(owner, turn.id) and not (turn.deleted or fresh):
             return
@@ -205,7 +205,7 @@ class Conversations:
             self._write_soon()
 
     def keep_unread(self, unread: _Unread) -> None:
-        """Keep an answer that was sent, and read it later."""
+        """Keep an answer that was sent, and parse it later."""
         self._unread.append(unread)
         self._unread_size += len(unread.answer) + len(unread.chain.whole)
         if len(self._unread) >= MOST_UNREAD or self._unread_size >= MOST_UNREAD_BYTES:
@@ -213,7 +213,7 @@ class Conversations:
         self._write_soon()
 
     def _read(self) -> None:
-        """Read the waiting answers."""
+        """Parse the waiting answers."""
         unread, self._unread, self._unread_size = self._unread, [], 0
         for each in unread:
             turn = each.chain.turn(each)
@@ -243,7 +243,7 @@ class Conversations:
         return turns
 
     async def open(self, owner: str | None, body: bytes) -> Chain | None:
-        """Return the kept answers that a request names; None if only the provider may have them.
+        """Return the kept answers that a request refers to; None if only the provider has them.
 
         ``owner`` is None if the caller is not known. Raises UnknownReference for ids of ours, and
         of other callers, that this caller does not have, and RequestTooLarge.
@@ -396,7 +396,7 @@ class Conversations:
 
 
 class _NamedTurns(NamedTuple):
-    """The kept turns and items that a request names."""
+    """The kept turns and items to which a request refers."""
 
     turns: tuple[KeptTurn, ...] = ()
     """The turns before it."""
@@ -424,18 +424,18 @@ class AnswerSource(NamedTuple):
 
     upstream: str
     asked: bool
-    """The upstream was asked for this request, not for another one."""
+    """Whether the upstream was asked for this request, and not for another one."""
     composed: bool
-    """It is made of several calls, so no provider stored it whole."""
+    """Whether several calls made it, so that no provider has stored it whole."""
 
     @property
     def made_it(self) -> bool:
-        """The upstream has given this answer for this request, whole."""
+        """Whether the upstream gave this whole answer to this request."""
         return self.asked and not self.composed
 
 
 class Chain:
-    """One request of Responses: the turns that it follows, and the keeping of its answer."""
+    """One request of the Responses API: the turns that it follows; it also keeps the answer."""
 
     def __init__(
         self,
@@ -481,7 +481,7 @@ class Chain:
     def sent(self, upstreams: frozenset[str]) -> bytes:
         """Return the body for these upstreams.
 
-        An upstream that stored the whole conversation, and is the only one, gets the request
+        If there is only one upstream and it has stored the whole conversation, it gets the request
         unchanged.
         """
         if len(self._accounts) != 1 or self._accounts != upstreams:
@@ -503,9 +503,9 @@ class Chain:
         return write_whole(self._body, items)
 
     def keeping(self, send: Send, owner: str, source: Callable[[], AnswerSource]) -> Send:
-        """Return a ``send`` that keeps a whole answer before its last bytes go out.
+        """Return a ``send`` that keeps a whole answer before it sends the last bytes.
 
-        ``source`` is called at that time.
+        At that moment ``source`` is called.
         """
         if not owner or not (self._reads_later or (self._asked and self._asked.keeps)):
             return send
@@ -541,7 +541,7 @@ class Chain:
         kept.keep_unread(_Unread(self, owner, source, answer, streamed, kept.clock()))
 
     def turn(self, unread: _Unread) -> KeptTurn | None:
-        """Read an answer; None if it is not to be kept."""
+        """Parse an answer; None if it is not to be kept."""
         response = response_in(unread.answer) if unread.streamed else unread.answer
         answer = None if response is None else read_answer(response)
         asked = read_asked(self._body) if self._reads_later else self._asked

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "QUERY")
-"""Methods that an endpoint may have. Other methods have no content (HEAD), or are never repeats."""
+"""The methods of an endpoint. Others have no answer to store (HEAD), or must not be answered
+twice."""
 _SEGMENT = re.compile(r"(?:[A-Za-z0-9._~!$&'()+,;=:@-]|%[0-9A-Fa-f]{2})*")
 """A segment of a URL's path (RFC 3986, section 3.3), without ``*``."""
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VALUE = rb"(?:[^/%]|%(?!2[Ff]))+"
-"""Matches a parameter's value. It has no encoded slash, which an app would take for the end of a
-segment."""
+"""Matches the value of a parameter. It has no encoded slash, because an app might read it as the
+end of a segment."""
 _DECODINGS = 4
 """Most times that a path is decoded to find a dot segment."""
 _ESCAPED_UNIT = re.compile(rb"%[uU]([0-9a-fA-F]{4})")

@@ -42,15 +42,15 @@ _FULL = (
 class BoundedHeadProtocol(HttpToolsProtocol):
     """Bounds unfinished requests of a client, in bytes and in time.
 
-    It answers 400 and closes once a request's head exceeds ``MAX_HEAD_BYTES``, or what stands
-    between the pieces of its body and behind them. The parser collects headers without a bound, so
-    a caller could fill the memory with them. Only complete reads are counted: a head of any length
-    that arrives in one read is served.
+    It answers 400 and closes the connection if a request's head is longer than ``MAX_HEAD_BYTES``,
+    or what is between and after the chunks of its body. The parser collects headers without a
+    bound, so a caller could fill the memory with them. Only complete reads are counted: a head that
+    arrives in one read may have any length.
 
     It closes a connection if a head is not complete ``head_timeout_s`` after the connection was
-    made, or after the head's first byte on a connection in use. The same limit holds for the rest
-    of a body after its answer. Until then it reads and drops the rest, because a client that is cut
-    off while it sends may not read the answer.
+    made, or, on a connection in use, after the head's first byte. The same limit applies to the
+    rest of a body after its answer was sent. Meanwhile it reads and drops the rest, because a
+    client that is cut off while it sends may not read the answer.
 
     It continues to read while requests wait for the one in progress, because otherwise it would not
     notice that the client leaves. It keeps ``MAX_QUEUED_BYTES`` of them. If there are more, or if
@@ -172,7 +172,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._ignore_the_rest()
 
     def _fault_of_head(self) -> str:
-        """Tell what the parser accepts although RFC 9112 wants a refusal; "": nothing."""
+        """Return why RFC 9112 forbids a head that the parser accepts; "" if it does not."""
         names = [name for name, _ in self.headers]
         hosts = names.count(b"host")
         if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
@@ -222,7 +222,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header. A field behind the body is none: a proxy in front has not checked it."""
+        """Keep a header. A trailer field is ignored: a proxy in front has not checked it."""
         if self._in_head:
             super().on_header(name, value)
 
@@ -230,7 +230,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         return bool(self.parser.should_upgrade()) and not self._should_upgrade()
 
     def _framing(self) -> bytes:
-        """Return the headers of the newest request that tell how long its body is."""
+        """Return the headers of the newest request that give the length of its body."""
         names = (b"content-length", b"transfer-encoding")
         pairs = [pair for pair in self.headers if pair[0] in names]
         return b"".join(b"%b: %b\r\n" % pair for pair in pairs)
@@ -347,7 +347,7 @@ def _do_nothing() -> None:
 
 
 CANCELS_AGAIN_S = 2.0
-"""Seconds after which a start that goes on in spite of a signal is cancelled again."""
+"""A start that continues after a signal is cancelled again after so many seconds."""
 
 
 class DrainingServer(uvicorn.Server):

@@ -1,6 +1,6 @@
 """Identifies callers: their credentials, their scopes, and whether they may use the gateway.
 
-Without an identity a request shares no answers; with a wrong key it gets 401.
+A request without an identity shares no answers. A request with a wrong key gets 401.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 ACCEPTED_FOR_S = 3600.0
 """Seconds for which a credential that an upstream accepted may read shared answers."""
 MEMO_SCOPES, MEMO_BYTES = 4096, 8 * 1024
-"""The hashes of this many senders are remembered, if the headers of a sender have at most this many
-bytes."""
+"""The hashes of 1,024 senders are remembered, if the headers of a sender are not longer than
+this."""
 MANY_VALUES = 10
 """Number of values of one header after which a line in the log names the header."""
 MOST_NAMES = 64
@@ -99,7 +99,7 @@ class Caller(NamedTuple):
 
     @property
     def person(self) -> bytes | None:
-        """The key that counts as one person: further keys are only words of the same person."""
+        """The key that identifies one person. Further keys of the request could be invented."""
         return self.key if self.admitted_by is None else self.admitted_by
 
 
@@ -109,9 +109,9 @@ class CallerHashes(NamedTuple):
     scope: str
     """The callers that share answers with this one."""
     principal: str
-    """The caller whose labels count as one person's: its key, and its user within one key."""
+    """The person that a label counts for: a key, and a user within one key."""
     tenant: str
-    """The caller that takes turns with others in queues: the scope and the key."""
+    """The caller for fair queues: the scope and the key."""
     exact_caller: str
     """The exact caller: the tenant, its subdivision and its user."""
     holder: str

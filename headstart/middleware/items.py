@@ -65,7 +65,7 @@ class EngineFunctions(NamedTuple):
 
 
 class _Unexpected(Exception):
-    """The answer for the missing items cannot be joined with the items of the cache."""
+    """The provider's answer has an unexpected form, so the cached items cannot be added to it."""
 
 
 class _RequestItems(NamedTuple):

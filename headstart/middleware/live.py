@@ -29,12 +29,12 @@ STEP_S = 60
 """Width of a bucket in seconds."""
 DAY_S = 86_400.0
 MOST_KEYS = 200
-"""Clients choose the names of models and tags. Beyond this number of combinations all models are
-``other``, and requests have no tags."""
+"""The most combinations that are kept apart, because clients choose the names of models and tags.
+In further ones the model is ``other``, and tags are dropped."""
 MOST_CALLS = 200
 """The latest calls of a kind with which hits are compared."""
 MOST_SUMS = 20_000
-"""Number of sums in all buckets, some 20 MB. Past it the oldest buckets go."""
+"""The most sums in all buckets: some 20 MB. Beyond that, the oldest buckets are dropped."""
 MOST_BARS = 60
 BOUNDS_S = tuple(1e-4 * 10 ** (n / 8) for n in range(49))
 """Upper ends of the classes of a time, from 0.1 ms to 100 s: eight for each factor of ten."""

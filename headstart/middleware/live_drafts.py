@@ -1,9 +1,10 @@
 """Live drafts: a client sends its prompt while it is being typed, so that the answer begins early.
 
-``POST /v1/live`` begins a draft, ``PUT /v1/live/{id}`` gives each revision of the text, and a
+``POST /v1/live`` begins a draft, and ``PUT /v1/live/{id}`` sends each revision of the text. A
 WebSocket at ``/v1/live`` does both. The client then makes its ordinary call with the header
-``x-headstart-live: ID``. A draft lives in one process, belongs to its caller, is never logged, and
-is gone two minutes after its last revision. ``docs/live-drafts.md`` describes the stages.
+``x-headstart-live: ID``. A draft belongs to its caller, and is kept in the memory of one process.
+It is never logged, and ends two minutes after its last revision. ``docs/live-drafts.md`` describes
+the stages.
 """
 
 from __future__ import annotations
@@ -78,18 +79,18 @@ if TYPE_CHECKING:
 PATH = b"/v1/live"
 _PATH = re.compile(rb"/v1/live(?:/([\w-]{1,64}))?")
 LOOKUP_PAUSE_S = 0.2
-"""Seconds without a change after which a text is looked up. At the end of a sentence it is looked
-up at once."""
+"""A text is looked up after so many seconds without a change, or at once at the end of a
+sentence."""
 MOST_ACCOUNTS = 1024
 MOST_BYTES = 256 * 1024 * 1024
-"""Bytes of the requests of all drafts."""
+"""The most bytes of the requests of all drafts together."""
 WARM_TOKENS = 16
-"""The limit on the answer of a call that fills the prompt cache. Some models refuse lower
+"""The limit on the answer of a call that only fills the prompt cache. Some models refuse lower
 limits."""
 _NOT_OF_CALL = frozenset(
     (b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"expect")
 )
-"""Headers that belong to the message itself, and not to the call."""
+"""Headers of the request that opens a draft, which its calls do not get."""
 _HANDSHAKE = b"sec-websocket-"
 
 Purpose: TypeAlias = Literal["answer", "warm", "inference"]
@@ -152,7 +153,7 @@ class PromptDraft:
         self.budget_usd = budget_usd
         self.account = account
         self.rev = -1
-        """The number of the last revision; -1: none has come."""
+        """The number of the last revision; -1 before the first one."""
         self.text = ""
         self.cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
         self.warm = self.answer = "none"
@@ -163,7 +164,7 @@ class PromptDraft:
         self.size = 0
         """Bytes of its request."""
         self.over = False
-        """The draft has ended."""
+        """Whether the draft has ended."""
         self.calls = 0
         self.kept: KeptCall | None = None
         """The call that answers the last revision."""
@@ -188,7 +189,7 @@ class PromptDraft:
         most = limit_usd if self.budget_usd is None else min(limit_usd, self.budget_usd)
         return most - self.spent_usd - self.reserved_usd
 
-    def tell(self, **changes: Any) -> None:
+    def change(self, **changes: Any) -> None:
         """Change parts of the state."""
         for name, value in changes.items():
             setattr(self, name, value)
@@ -196,10 +197,11 @@ class PromptDraft:
 
 
 class LiveDrafts:
-    """Keeps the drafts of this process, and runs the stages that each revision is worth.
+    """Keeps the drafts of this process, and runs for each revision the stages that pay.
 
     ``endpoints`` finds the dialect of a path. ``new_id`` returns ids that cannot be guessed.
-    ``sockets`` bounds the open WebSockets; ``limits`` has their times, and the limits of bodies.
+    ``sockets`` bounds the number of open WebSockets. ``limits`` has the time limits of WebSockets
+    and the size limits of bodies.
     """
 
     def __init__(
@@ -272,7 +274,7 @@ class LiveDrafts:
     async def socket(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Serve a WebSocket at ``/v1/live``, or return False for another path.
 
-        The draft ends with the connection, unless the final call took it.
+        The draft ends with the connection, unless the final call has taken it over.
         """
         if raw_path(scope) != PATH:
             return False
@@ -298,7 +300,7 @@ class LiveDrafts:
         return True
 
     async def _talk(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take the messages of a WebSocket to its end. Raises TimeoutError if none comes."""
+        """Read the messages of a WebSocket until it closes. Raises TimeoutError if it is silent."""
         draft: PromptDraft | None = None
         telling_task: asyncio.Task[None] | None = None
         idle_s = self._limits.websocket_idle_s
@@ -418,22 +420,22 @@ class LiveDrafts:
         draft.ends = loop.call_later(self._settings.ttl_s, self._close, draft)
 
     def _revise(self, draft: PromptDraft, revision: _Revision) -> None:
-        """Take a revision. One that is not newer than the last one changes nothing."""
+        """Apply a revision. A revision that is not newer than the last one has no effect."""
         if len(revision.text) > MOST_TEXT:
             raise RequestTooLarge(f"text: at most {MOST_TEXT} characters")
         if revision.rev <= draft.rev:
             return
         self._prolong(draft)
         kept = draft.kept
-        draft.tell(rev=revision.rev, text=revision.text)
+        draft.change(rev=revision.rev, text=revision.text)
         if kept is not None and same_prompt(kept.text, revision.text):
             return
         self._stop(draft)
-        draft.tell(cache="unknown", answer="none")
+        draft.change(cache="unknown", answer="none")
         draft.work = self._engine.spawn(self._follow, draft)
 
     def _stop(self, draft: PromptDraft) -> None:
-        """Stop the stages of a revision, and drop the call that was made for it."""
+        """Stop the stages of the present revision, and drop the call that was made for it."""
         if draft.work is not None:
             draft.work.cancel()
             draft.work = None
@@ -442,7 +444,7 @@ class LiveDrafts:
             self._let_go(draft, kept, used=False)
 
     def _close(self, draft: PromptDraft, *, asked: bool = False) -> None:
-        """End a draft. The cost of its calls is booked. ``asked``: the final request came."""
+        """End a draft, and book the cost of its calls. ``asked``: the final request has come."""
         if self._drafts.pop(draft.id, None) is None:
             return
         self._size -= draft.size
@@ -466,7 +468,7 @@ class LiveDrafts:
     # --- stages ----------------------------------------------------------------------------------
 
     async def _follow(self, draft: PromptDraft) -> None:
-        """Run the stages that the present revision is worth."""
+        """Run the stages that pay for the present revision."""
         trigger = ending(draft.text)
         try:
             if "warm" in draft.stages and draft.warm == "none":
@@ -477,7 +479,7 @@ class LiveDrafts:
             context = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
             if "lookup" in draft.stages:
                 found = await self._engine.look_up_draft(context)
-                draft.tell(cache="off" if found is None else "hit" if found else "miss")
+                draft.change(cache="off" if found is None else "hit" if found else "miss")
             if draft.cache == "hit":
                 return
             if "infer" in draft.stages:
@@ -488,11 +490,11 @@ class LiveDrafts:
                 await asyncio.sleep(max(0.0, self._settings.pause_s - LOOKUP_PAUSE_S))
             await self._call(draft, context, trigger or Trigger.PAUSE)
         except (HeadstartError, OSError) as error:
-            # A draft that fails costs the client nothing: its final call is an ordinary one.
-            draft.tell(answer=getattr(error, "code", "error"))
+            # A failed draft does not affect the client: its final call is then an ordinary one.
+            draft.change(answer=getattr(error, "code", "error"))
 
     async def _warm(self, draft: PromptDraft) -> None:
-        """Fill the provider's prompt cache with the part that stays, if that pays."""
+        """Fill the provider's prompt cache with the unchanging part of the prompt, if that pays."""
         body = draft.template.body(draft.text or "?")
         whole = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
         context = self._engine.limited_draft(whole, WARM_TOKENS)
@@ -505,9 +507,9 @@ class LiveDrafts:
             only_warming="answer" not in draft.stages,
         )
         if refusal is not None:
-            return draft.tell(warm=refusal)
+            return draft.change(warm=refusal)
         await self._engine.admit_draft(context)
-        draft.tell(warm="running")
+        draft.change(warm="running")
         waste_usd = draft.account.warm_extra * (estimate.cost_usd or 0.0)
         draft.warming = self._begin(draft, context, "warm", estimate, waste_usd=waste_usd)
 
@@ -531,7 +533,7 @@ class LiveDrafts:
             draft.inferring = self._begin(draft, context, "inference", estimate, text=segment)
 
     def _inferred(self, draft: PromptDraft, kept: KeptCall) -> None:
-        """Take an inference over the beginning of the prompt, and continue with the rest."""
+        """Add an inference over the beginning of the prompt, and ask for one over the rest."""
         draft.inferring = None
         reply = kept.flight.reply
         answer = None if reply is None else reply.transcript.completion(self._clock())
@@ -547,7 +549,7 @@ class LiveDrafts:
                 await self._infer(draft)
 
     async def _call(self, draft: PromptDraft, context: RequestContext, trigger: Trigger) -> None:
-        """Make the whole call, if that pays."""
+        """Make the call for the whole text, if that pays."""
         estimate, use = self._engine.estimate_draft(context), self._use.share(trigger)
         refusal = refuse_call(
             estimate,
@@ -558,10 +560,10 @@ class LiveDrafts:
         if draft.calls >= self._settings.max_calls:
             refusal = "max-calls"
         if refusal is not None:
-            return draft.tell(answer=refusal)
+            return draft.change(answer=refusal)
         await self._engine.admit_draft(context)
         draft.calls += 1
-        draft.tell(answer="running")
+        draft.change(answer="running")
         waste_usd = expected_waste(estimate, use, draft.account)
         draft.kept = self._begin(
             draft, context, "answer", estimate, trigger=trigger, waste_usd=waste_usd
@@ -578,7 +580,10 @@ class LiveDrafts:
         text: str | None = None,
         waste_usd: float = 0.0,
     ) -> KeptCall:
-        """Make a call. ``text`` is the part of the draft that it covers; None: the whole draft."""
+        """Make a call.
+
+        ``text`` is the part of the draft that the call contains; None: all of it.
+        """
         cost_usd = estimate.cost_usd or 0.0
         cold = self._engine.estimate_draft(context, cold=True)
         discount_usd = (cold.waste_usd or 0.0) - (estimate.waste_usd or 0.0)
@@ -597,14 +602,14 @@ class LiveDrafts:
             became = "done" if flight.error is None else "failed"
             if purpose == "answer":
                 if draft.kept is kept:
-                    draft.tell(answer=became)
+                    draft.change(answer=became)
                 return
             self._book(kept, purpose)
             if purpose == "inference":
                 self._inferred(draft, kept)
             else:
                 self._note_warm(draft, kept, spent)
-                draft.tell(warm=became)
+                draft.change(warm=became)
 
         flight.pump.add_done_callback(settled)
         return kept
@@ -616,16 +621,17 @@ class LiveDrafts:
         draft.account.warmed(spent_usd, discount_usd)
 
     def _cold_cost(self, context: RequestContext) -> tuple[float, float]:
-        """Return the dollars of a call without the prompt cache, and those that it saves now."""
+        """Return the cost of a call without the prompt cache, and what the cache saves, in USD."""
         cold = self._engine.estimate_draft(context, cold=True).cost_usd or 0.0
         return cold, cold - (self._engine.estimate_draft(context).cost_usd or 0.0)
 
     # --- the final call --------------------------------------------------------------------------
 
     def take_call(self, context: RequestContext) -> KeptCall | bytes | None:
-        """Return the call that answers a final request, if it was made. The draft then ends.
+        """End the draft of a final request; return what was prepared for the request.
 
-        Or return the body with the inferences. None: the request is handled like any other.
+        This is the call that answers it, if such a call was made, or the body with the inferences.
+        None: nothing was prepared, and the request is handled like any other.
         """
         draft = self._drafts.get(context.prepared.live)
         if draft is None or self._engine.owner(context.scope) != draft.owner:
@@ -652,9 +658,9 @@ class LiveDrafts:
     def _note_answer(
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
     ) -> None:
-        """Note the cost of the answer, and what the unused calls of its draft saved.
+        """Note the cost of the answer, and what the unused calls of its draft have saved.
 
-        Such a call may have filled the provider's prompt cache.
+        An unused call may have filled the provider's prompt cache.
         """
         cold_usd, discount_usd = self._cold_cost(context)
         if used is not None:
@@ -667,7 +673,7 @@ class LiveDrafts:
         draft.account.wasted_before(wasted_usd, discount_usd)
 
     def _let_go(self, draft: PromptDraft, kept: KeptCall, *, used: bool) -> None:
-        """Learn and book whether a call was used. An unused call is cancelled."""
+        """Book a call of a draft, and learn whether it was used. An unused call is cancelled."""
         self._use.learn(kept.trigger, used=used)
         if not used:
             kept.flight.leave(kept.reader)
@@ -685,7 +691,7 @@ class LiveDrafts:
         pump.add_done_callback(book)
 
     def _book(self, kept: KeptCall, reason: str) -> None:
-        """Book the cost of a call that no client asked for, or that a client asked for later."""
+        """Book the cost of a call that was made before a client asked for it, or without that."""
         try:
             row = kept.context.own_call(kept.flight, Outcome.DRAFT, kept.context.id, self._clock())
             self._observer.notify(msgspec.structs.replace(row, reason=reason))
@@ -696,8 +702,8 @@ class LiveDrafts:
 def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
     """Return the body of a final request with its inferences; None if there are none.
 
-    Dialects in which later requests name answers are left out: they would quote a prompt that is
-    not the client's.
+    None also in dialects in which later requests refer to an answer by its id: they would continue
+    a prompt that the client has not sent.
     """
     dialect = draft.endpoint.dialect
     if text is None or "infer" not in draft.stages or dialect is None or dialect.names_answers:
@@ -710,7 +716,7 @@ def _wasted_usd(kept: KeptCall) -> float:
     """Return the cost of an unused call."""
     attempts = kept.flight.attempts
     spent = sum(each.cost_usd or 0.0 for each in attempts)
-    # The call was cut: the provider reported no tokens.
+    # The call was cancelled, so the provider reported no tokens.
     cut = any(each.estimated for each in attempts)
     return max(0.0, spent - kept.discount_usd) if cut else spent
 

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, ChatRequest, Entry
 
 UNPROVEN = "unproven-key"
-"""The reason of a miss whose shared answer comes from an upstream that has not accepted the key."""
+"""The reason of a miss: the stored answer is from an upstream that has not accepted the caller's
+key."""
 
 
 MOST_AHEAD_S = 3600.0
-"""An answer may be from the future by its lifetime, at most by this: clocks of nodes differ."""
+"""An answer may be from the future by at most this, or by its lifetime if that is shorter, because
+the clocks of nodes differ."""
 
 
 MOST_ANSWERED = 65_536
@@ -216,7 +218,7 @@ class Finder:
 
 
 def _is_ahead(entry: Entry, by_s: float) -> bool:
-    """Tell whether an answer from the future may be of any age, because a clock was put back."""
+    """Tell whether an answer is too far in the future, so that its age is not known."""
     life_s = math.inf if entry.expires is None else entry.expires - entry.created
     return by_s > min(life_s, MOST_AHEAD_S)
 
@@ -226,9 +228,9 @@ def _miss(reason: str) -> Lookup:
 
 
 def _hide(lookup: Lookup) -> Lookup:
-    """Hide a miss's reason from a caller that may not read all answers.
+    """Hide the reason of a miss from a caller that may not read all answers.
 
-    The similarity would reveal questions of others to upstreams that this caller cannot use.
+    The similarity would reveal what others asked upstreams that this caller cannot use.
     """
     if lookup.entry is not None:
         return lookup

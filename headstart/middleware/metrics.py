@@ -33,7 +33,8 @@ SPEEDS = (5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500, 800, 1200, 2500)
 LOOKUPS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1, 1)
 
 MOST_MODELS = 64
-"""Most models with labels of their own. Callers may name any model; further ones are ``other``."""
+"""The most models with a label of their own. The others, which callers may invent, are
+``other``."""
 OTHER = "other"
 MOST_CALLS = 200
 """Most calls of a kind with which hits are compared."""
@@ -97,8 +98,8 @@ _Labels: TypeAlias = tuple[str, ...]
 class SavingsCounters:
     """Counts the costs and savings of requests, with the sums of the report.
 
-    Requests are compared with the calls around them, which takes time: not when they are served,
-    but in ``settle``, before the metrics are read.
+    Requests are compared with the calls around them. This takes time, so it is done in ``settle``,
+    before the metrics are read, and not when requests are served.
     """
 
     def __init__(self, counter: Callable[..., Counter]) -> None:

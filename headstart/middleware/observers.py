@@ -158,10 +158,9 @@ _NOT_ASKED = {
 class FailureLog:
     """Observes failures. ``clock`` gives seconds.
 
-    It logs the first failure of a stage, and the same failure once an hour. If the store has
-    written again since, the store's next failure is logged after a minute. It logs the first
-    failure of an upstream with one cause, and once a minute how many more there were. After that it
-    logs the upstream's next answer.
+    It logs the first failure of a stage, and then the same failure once an hour at most. For a
+    store that has worked in between, it is once a minute. It logs the first failure of an upstream
+    with one cause, once a minute how many more there were, and then the upstream's next answer.
     """
 
     observes: ClassVar = (Served, StageFailed, Committed)

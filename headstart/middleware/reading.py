@@ -1,4 +1,4 @@
-"""Reads the bytes of an answer as they pass, and returns their events and the client's bytes."""
+"""Reads the bytes of an answer while they pass: returns events, and the bytes for the client."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
     from headstart.types import Headers, StreamEvent
 
     TextsRead: TypeAlias = tuple[tuple[StreamEvent, ...], int]
-    """Events of texts, and the place in the data where they end."""
+    """The events of some texts, and the offset in the data at which they end."""
 
 _BOM = b"\xef\xbb\xbf"
 _LF = 10
 _ZERO = ord("0")
-# A carriage return ends a line by itself only if the next byte is known and is no line feed.
-# Otherwise the same stream, split at other places, would give other frames.
+# A carriage return ends a line only if the next byte has arrived and is no line feed. Otherwise the
+# frames would depend on how the stream is split.
 _LINE_END = rb"(?:\r\n|\n|\r(?=[^\n]))"
 _BLANK_LINE = re.compile(_LINE_END)
 _LINE_FEEDS = re.compile(rb"\n\n+")
 _FRAME_END = re.compile(_LINE_END + _LINE_END)
-_SEAM = 3  # the longest frame end has four bytes, and at least one of them is new
+_SEAM = 3  # a frame end has four bytes at most, so three of them may be in the kept bytes
 
 
 class SSEDecoder:
-    """Cuts a byte stream into frames.
+    """Splits a byte stream into the frames of server-sent events (the HTML standard, 9.2).
 
-    The ``raw`` of all frames, followed by ``rest()``, is the input byte for byte, and the frames
-    do not depend on how the input was split. Time is linear in the input, however small the
-    pieces. A frame longer than ``max_frame_bytes`` raises UpstreamProtocolError.
+    The ``raw`` of all frames and ``rest()`` are together the input, byte for byte. The frames do
+    not depend on the pieces in which the input comes, and the time is linear in the input. A frame
+    longer than ``max_frame_bytes`` raises UpstreamProtocolError.
     """
 
     def __init__(self, max_frame_bytes: int = 8 * 2**20) -> None:
         self._max = max_frame_bytes
         self.held: list[bytes] = []
-        """The bytes of a frame that has begun and is not whole."""
+        """The bytes of the frame that is not complete yet."""
         self._size = 0
         self._seam = b""
         self._at_start = True
@@ -73,9 +73,9 @@ class SSEDecoder:
         return frames
 
     def receive(self, data: bytes) -> bytes:
-        """Return the bytes from which ``cut`` takes frames, one by one, until it returns None.
+        """Take new bytes; return the bytes from which ``cut`` takes the frames, until it is None.
 
-        They are empty while no frame is whole. Raises UpstreamProtocolError.
+        They are empty while no frame is complete. Raises UpstreamProtocolError.
         """
         if self.held:
             if not self._completes_frame(data):
@@ -89,7 +89,7 @@ class SSEDecoder:
         return data
 
     def cut(self, block: bytes, start: int) -> Frame | None:
-        """Return the frame at ``start``; None if it is not whole. Then the rest is kept.
+        """Return the frame at ``start``. If it is not complete, keep its bytes and return None.
 
         Raises UpstreamProtocolError.
         """
@@ -120,17 +120,11 @@ class SSEDecoder:
         return _parse(raw)
 
     def rest(self) -> bytes:
-        """Return the bytes after the last whole frame.
-
-        The specification discards them at the end.
-        """
+        """Return the bytes after the last complete frame. The standard discards them at the end."""
         return b"".join(self.held)
 
     def _completes_frame(self, data: bytes) -> bool:
-        """Tell whether a frame may end in ``data``, or where it joins the kept bytes.
-
-        Only the new bytes are read.
-        """
+        """Tell whether a frame may end in ``data``, or across the kept bytes and ``data``."""
         if self._size <= _SEAM:
             return True
         seam = self._seam + data
@@ -148,7 +142,7 @@ class SSEDecoder:
 
 
 def _frame_end(data: bytes, start: int, *, only_lf: bool) -> int:
-    """Return the offset after the frame at ``start``, or 0 if the frame is not whole yet."""
+    """Return the offset after the frame at ``start``, or 0 if the frame is not complete yet."""
     if only_lf:
         if start < len(data) and data[start] == _LF:
             return start + 1
@@ -171,24 +165,24 @@ def _parse(raw: bytes) -> Frame:
 
 
 _FIELD_BEFORE = re.compile(rb'"(?:%b)" ?: ?"\Z' % "|".join(sorted(TEXT_FIELDS)).encode())
-"""Matches a text's field up to the quote before the text, by the field names of all dialects."""
+"""Matches the field of a text, with its name in any dialect, up to the quote before the text."""
 _LONGEST_FIELD = max(map(len, TEXT_FIELDS)) + len('"" : "')
 _PADDING = re.compile(rb'"(?:obfuscation|p)" ?: ?"')
-"""Random letters with which OpenAI and Mistral hide a text's length."""
+"""Matches the padding: random letters with which OpenAI and Mistral hide the length of a text."""
 _NUMBER = re.compile(rb'"sequence_number" ?: ?(\d+)(?=,)')
 """The number of an event in its stream. No client reads it."""
 _STRING = re.compile(rb'[^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*')
-"""The inside of a JSON string, which has no control characters. It matches anywhere."""
+"""Matches the inside of a JSON string, which may be empty."""
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
-"""The inside of a JSON string without escapes."""
+"""Matches the inside of a JSON string without escapes."""
 _decode_string = msgspec.json.Decoder(str).decode
 
 
 class TextShape(msgspec.Struct, frozen=True):
-    """The bytes around the text of a frame that has only text, or only reasoning.
+    """The bytes around the text in a frame that has only text, or only reasoning.
 
     A frame with the same bytes around its text is the same JSON with another string. So its text
-    can be cut out in a fraction of the time of decoding.
+    can be cut out, which takes a fraction of the time of decoding JSON.
     """
 
     before: bytes
@@ -202,10 +196,10 @@ class TextShape(msgspec.Struct, frozen=True):
     middle: bytes = b""
     """The bytes from the comma after the number up to the text; empty without a number."""
 
-    def only(self, data: bytes) -> TextDelta | ReasoningDelta | None:
-        """Return the event of ``data`` if it is one frame of this shape, as most pieces are.
+    def read_one(self, data: bytes) -> TextDelta | ReasoningDelta | None:
+        """Return the event of ``data`` if ``data`` is one frame of this shape, as usual.
 
-        None: it is not, or ``read`` has to decide.
+        None if it is not, or if only ``read`` can decide.
         """
         before, after = self.before, self.after
         if self.tail or self.middle or not (data.startswith(before) and data.endswith(after)):
@@ -219,9 +213,9 @@ class TextShape(msgspec.Struct, frozen=True):
             return None
 
     def read(self, data: bytes, start: int, *, join_texts: bool) -> TextsRead:
-        """Return the events of the frames of this shape from ``start`` on, and where they end.
+        """Return the events of the frames of this shape from ``start`` on, and the end of these.
 
-        ``join_texts``: the result is one event with the text of all.
+        ``join_texts``: return one event with the text of all these frames.
         """
         if not data.startswith(self.before, start):
             return (), start
@@ -232,9 +226,10 @@ class TextShape(msgspec.Struct, frozen=True):
         return self._read_each(data, start, join_texts=join_texts)
 
     def _read_run(self, data: bytes, start: int) -> tuple[str, int]:
-        """Return the text of all frames of this shape from ``start`` on, and where they end.
+        """Return the text of all frames of this shape from ``start`` on, and the end of these.
 
-        "": the texts have escapes, or there are none. Then ``_read_each`` has to decide.
+        The text is "" if there are no such frames, or if the texts have escapes. Then
+        ``_read_each`` has to read them.
         """
         before, after = self.before, self.after
         into, past = len(before), len(after)
@@ -253,7 +248,7 @@ class TextShape(msgspec.Struct, frozen=True):
         if b"" in texts or _PLAIN.fullmatch(b"".join(texts)) is None:
             return "", start
         try:
-            # A character whose bytes are in two frames cannot be read, but both frames can pass.
+            # A character whose bytes are in two frames cannot be decoded, but the frames can pass.
             text_of_all = "".join([each.decode() for each in texts])
         except UnicodeDecodeError:
             return "", start
@@ -293,7 +288,7 @@ class TextShape(msgspec.Struct, frozen=True):
 def _end_of_number(data: bytes, start: int, middle: bytes) -> int:
     """Return the end of ``middle`` after the number at ``start``.
 
-    The data's end if it is not there.
+    If ``middle`` is not there, return the end of the data.
     """
     end = data.find(b",", start)
     number = data[start:end]
@@ -312,8 +307,8 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
     if signed or not isinstance(event, TextDelta | ReasoningDelta):
         return None
     text = b'"%b"' % event.text.encode("utf-8", "surrogatepass")
-    # Without a backslash, each string stands in the frame as it is. So the text is where it is
-    # found, if it is found once.
+    # Without a backslash, each string is in the frame as it is. So if the text occurs only once,
+    # this is its place.
     if not event.text or b"\\" in raw or raw.count(text) != 1:
         return None
     start = raw.find(text) + 1
@@ -332,20 +327,21 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
 
 
 class EventStream:
-    """Cuts a stream into frames and decodes them, up to the terminal event.
+    """Splits a stream into frames and decodes them, up to the terminal event.
 
-    ``join_texts``: a run of texts becomes one event. ``choices``: the number that was asked for.
+    ``join_texts``: adjacent texts become one event. ``choices`` is the number of choices that was
+    asked for.
     """
 
     def __init__(self, dialect: UpstreamDialect, *, join_texts: bool, choices: int = 1) -> None:
         self.ended = False
-        """The terminal event came. Later bytes are no part of the answer, and are not read."""
+        """Whether the terminal event has come. Later bytes are not part of the answer."""
         self.closing = False
-        """The answer has ended, or one of its choices has finished."""
+        """Whether the answer has ended, or one of its choices has its finish reason."""
         self.error: ErrorReported | None = None
         """The first error that the answer reported."""
         self.usage_alone = False
-        """The last frame is the extra one that reports the usage, and has no part of the answer."""
+        """Whether the last frame is the extra one with only the usage."""
         self._choices = choices
         self._ends_at_finish = dialect.ends_at_finish
         self._finished: set[int] = set()
@@ -357,24 +353,27 @@ class EventStream:
 
     @property
     def finished(self) -> bool:
-        """Each choice that was asked for has its finish reason."""
+        """Whether each choice that was asked for has its finish reason."""
         return len(self._finished) >= self._choices
 
     def feed_texts(self, data: bytes) -> TextsRead:
-        """Return the text frames with which ``data`` begins. ``feed`` takes the rest."""
+        """Return the events of the text frames that ``data`` begins with.
+
+        ``feed`` reads the rest.
+        """
         shape = self._shape
         if shape is None or self._frames.held:
             return (), 0
-        event = shape.only(data)
+        event = shape.read_one(data)
         if event is not None:
             return (event,), len(data)
         return shape.read(data, 0, join_texts=self._join_texts)
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, tuple[StreamEvent, ...]]]:
-        """Yield each whole frame, or run of texts, with its events.
+        """Yield each complete frame, or adjacent texts together, with its events.
 
-        Read it to its end, unless the stream ends with the frames that were read. Raises
-        UpstreamProtocolError.
+        Iterate to the end, or bytes are lost; only after the terminal event this is not needed.
+        Raises UpstreamProtocolError.
         """
         block = b"" if self.ended else self._frames.receive(data)
         at = 0
@@ -403,7 +402,7 @@ class EventStream:
                 return
 
     def _ends_with(self, events: tuple[StreamEvent, ...]) -> bool:
-        """Follow the events; return True if the answer is whole and they are not part of it."""
+        """Note what the events mean; return whether the answer ended before them."""
         whole = self._ends_at_finish and self.finished
         usage = others = False
         for event in events:
@@ -426,12 +425,12 @@ class EventStream:
         return False
 
     def finish(self) -> tuple[bytes, list[tuple[bytes, tuple[StreamEvent, ...]]]]:
-        """Return the bytes after the last whole frame, and the frames that the end completes.
+        """Return the bytes after the last complete frame, and the frames that the end completes.
 
-        A carriage return waits for the next byte, because a line feed would belong to it. The
-        specification discards a last frame without a blank line. Some servers end so with an error
-        or ``[DONE]``, so a frame that can be read counts, and gets its end. Raises
-        UpstreamProtocolError.
+        A carriage return at the end may complete a frame: until now a line feed could follow. The
+        standard discards a last frame without a blank line. But some servers send an error or
+        ``[DONE]`` in this way, so such a frame counts if it can be read, and gets a blank line.
+        Raises UpstreamProtocolError.
         """
         rest = self._frames.rest()
         if self.ended or not self._has_lines or not rest:
@@ -448,35 +447,35 @@ class EventStream:
 
 
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
-"""Longest JSON answer that is read and stored. A longer one only passes."""
+"""The longest JSON answer that is read and stored. A longer one is only passed on."""
 MOST_TRIES = 8
-"""Limit on the decoding in vain to find a JSON body's end, in lengths of the answer."""
+"""The limit on decoding a JSON body that is not whole yet, in multiples of its length."""
 
 _NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?null(?=[,}\s])')
-"""A provider that was asked for usage sends it with each text. It cannot be inside a JSON string,
-where each quote has a backslash before it."""
+"""Matches the null that a provider which was asked for usage sends with each text. It matches no
+part of a JSON string, in which each quote has a backslash before it."""
 
 
 class BodyReader:
-    """Turns an answer's bytes into pieces, without I/O. ``end`` gives the last piece."""
+    """Turns the bytes of an answer into pieces, without I/O. ``end`` returns the last piece."""
 
     failed = False
-    """The answer reported an error. ``end`` gives it as the last piece."""
+    """Whether the answer reported an error. ``end`` returns the error as the last piece."""
 
     closing = False
-    """The answer may be whole. ``ended`` and ``finished`` tell it surely, but take longer."""
+    """Whether the answer may be whole. ``ended`` and ``finished`` are exact, but take longer."""
 
     @property
     def ended(self) -> bool:
-        """The answer is whole: its terminal event, or all of its JSON, has come.
+        """Whether the answer is whole: its terminal event, or all of its JSON, has come.
 
-        Call ``end`` next.
+        Then call ``end`` next.
         """
         return False
 
     @property
     def finished(self) -> bool:
-        """Each choice has its finish reason, so little may follow."""
+        """Whether each choice has its finish reason. Then hardly anything may follow."""
         return False
 
     def feed(self, data: bytes) -> Piece:
@@ -489,7 +488,7 @@ class BodyReader:
 
 
 class StreamReader(BodyReader):
-    """An event stream that passes unchanged to the last byte, whatever it contains."""
+    """An event stream that is passed on unchanged to the last byte, whatever it contains."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._stream = EventStream(dialect, join_texts=True)
@@ -499,7 +498,7 @@ class StreamReader(BodyReader):
         return Piece(data, _events_of(self._stream.feed(data)))
 
     def end(self) -> Piece:
-        """Return the events that only the end completes."""
+        """Return the events of the frames that the end completes."""
         return Piece(b"", _events_of(self._stream.finish()[1]))
 
 
@@ -524,12 +523,12 @@ class EventReader(BodyReader):
 
 
 class FrameReader(EventReader):
-    """An event stream whose frames pass unchanged, each when it is whole.
+    """An event stream whose frames are passed on unchanged, each when it is complete.
 
     So an answer that breaks off ends between two frames, where another answer can continue. An
-    error waits for the end, separate from the frames before it; a frame that cannot be read is an
-    error in the client's dialect. ``strip_usage`` removes the usage that we asked for, its chunk
-    and the nulls before it. The terminal event is the last frame that passes.
+    error is held back until ``end``, apart from the frames before it. A frame that cannot be read
+    becomes an error in the client's dialect. ``strip_usage`` removes the usage that we asked for:
+    its chunk, and the nulls before it. Nothing is passed on after the terminal event.
     """
 
     def __init__(
@@ -542,7 +541,7 @@ class FrameReader(EventReader):
         self._error = Piece(b"")
 
     def feed(self, data: bytes) -> Piece:
-        """Return the whole frames, up to an error."""
+        """Return the complete frames, up to an error."""
         texts, end = self._stream.feed_texts(data)
         passed, strip_usage = data, self._strip_usage
         if end < len(data):
@@ -559,8 +558,8 @@ class FrameReader(EventReader):
         if strip_usage:
             passed = passed.replace(b',"usage":null', b"")
             name = passed.find(b'"usage"')
-            # The usage is written with other blanks. The expression looks at each comma, which
-            # takes long, so it begins here.
+            # The null has other blanks than usual. The expression tests each comma, which is slow,
+            # so the search begins here.
             if name >= 0:
                 comma = max(0, name - 2)
                 passed = passed[:comma] + _NULL_USAGE.sub(b"", passed[comma:])
@@ -600,7 +599,7 @@ class Document:
 
     @property
     def ended(self) -> bool:
-        """The bytes so far are a whole answer. Ask only while the body has not ended."""
+        """Whether the bytes so far are a whole answer. Ask only while the body has not ended."""
         if self.too_long:
             return False
         self._tried += self._size
@@ -610,7 +609,7 @@ class Document:
         return bool(events) and type(events[-1]) is Ended
 
     def add(self, data: bytes) -> bool:
-        """Keep the bytes, unless they are too many; return whether a document may end there."""
+        """Keep the bytes, unless they are too many; return whether a document may end with them."""
         self._size += len(data)
         if self.too_long:
             self._parts.clear()
@@ -625,9 +624,10 @@ class Document:
 
 
 class DocumentReader(BodyReader):
-    """A whole JSON answer, decoded at its end.
+    """A JSON answer that is decoded at its end.
 
-    ``usage_beside``: the provider's streams report usage unasked, so streamed hits have to, too.
+    ``usage_beside``: the provider's streams report usage without being asked, so hits that are
+    streamed have to report it, too.
     """
 
     def __init__(self, dialect: Dialect, status: int, *, usage_beside: bool = False) -> None:
@@ -655,12 +655,12 @@ class DocumentReader(BodyReader):
 
 
 HELD_DOCUMENT_BYTES = 64 * 1024 * 1024
-"""Longest answer to a call that is not a chat which is kept until its end. 2,048 vectors of 3,072
-numbers take 33 MB in base64."""
+"""The longest answer that is held until its end, to a call that is not a chat. 2,048 embeddings of
+3,072 numbers take 33 MB in base64."""
 
 
 class WholeReader(BodyReader):
-    """An answer that is held until its end, so that the client gets nothing of a broken one."""
+    """An answer that is held until its end, so that a client never gets only a part of it."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -689,13 +689,13 @@ def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:
 
 
 def error_event(frames: bytes) -> bytes:
-    """Return the last frame that has a field ``error``; b"": none of the frames has one."""
+    """Return the last frame with a field ``error``, or b"" if there is none."""
     found = [each for each in _FRAME_END.split(frames) if b'"error"' in each]
     return found[-1] + b"\n\n" if found else b""
 
 
 def body_reader(status: int, headers: Headers, dialect: Dialect | None) -> BodyReader:
-    """Return the reader for an answer that passes unchanged. An encoded body passes unread."""
+    """Return the reader for an answer that is passed on unchanged. A compressed one is not read."""
     if dialect is None or not is_plain(headers):
         return BodyReader()
     if is_event_stream(headers):

@@ -45,8 +45,8 @@ FLUSH_S = 0.25
 """Seconds that a line waits for others before it is written."""
 MAX_WAITING = 1000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Most bytes of waiting request bodies. Beyond this limit, while the disk is slow, new lines are
-dropped."""
+"""The most bytes of request bodies that wait to be written. If the disk is too slow, further lines
+are dropped."""
 
 
 class Recorder:

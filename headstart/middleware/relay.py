@@ -46,8 +46,8 @@ from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import (
     NO_STORE,
+    allowed_headers,
     error_response,
-    foreign,
     json_headers,
     response_start,
     send_whole,
@@ -490,7 +490,7 @@ def named_model(body: bytes) -> str:
 def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderList:
     """Return an upstream's headers for the client, with our own."""
     return [
-        *foreign(headers, relayed=True),
+        *allowed_headers(headers, relayed=True),
         (b"cache-status", b"headstart; fwd=bypass; detail=relayed"),
         (b"x-headstart-request-id", request_id.encode()),
         (b"x-headstart-upstream", upstream.encode()),

@@ -93,9 +93,10 @@ def _positive(value: bytes) -> float | None:
 BYTES_PER_TOKEN = 4
 """Bytes of a request's body for one token, for estimates."""
 GAVE_UP_SHARE = 0.8
-"""Share of an SDK's timeout after which a client that leaves has given up.
+"""A client that leaves after this share of its SDK's timeout is taken to have given up.
 
-The SDK began to count when it sent the first byte, and we begin when we have read the last one.
+The share is below 1 because the SDK counts from the first byte it sends, and we count from the last
+byte we read.
 """
 HINT_SIMILARITY = 0.8
 """The least similarity of a prompt whose answer is sent to the provider as a prediction."""
@@ -105,13 +106,11 @@ _MISS = Lookup(outcome=Outcome.MISS)
 
 @dataclass(slots=True, eq=False, repr=False)
 class RequestContext:
-    """One request that is being answered: its call, its flight, and the sent part of its answer.
+    """One request that is being answered: its call, its flight, and what was sent of its answer.
 
-    ``path`` has matched ``endpoint`` (``endpoints.raw_path``).
-
-    ``started`` and ``read_at`` (the end of its body) are seconds of ``time.perf_counter``;
-    ``first_byte`` and ``total_s`` are seconds since ``started``. ``held_out`` is the answer of the
-    cache that was not served, because the call measures what hits save.
+    ``path`` is the raw path that has matched ``endpoint``. ``started`` and ``read_at`` (the end of
+    its body) are seconds of ``time.perf_counter``; ``first_byte`` and ``total_s`` are seconds since
+    ``started``. ``held_out`` is a hit that was not served, in order to measure what hits save.
     """
 
     id: str
@@ -121,7 +120,7 @@ class RequestContext:
     receive: Receive
     send: Send
     affinity: str = ""
-    """The live draft that it belongs to, whose calls should stay with one provider."""
+    """The live draft to which it belongs. All calls of a draft should go to one provider."""
     started: float = field(default_factory=time.perf_counter)
     read_at: float = field(default_factory=time.perf_counter)
     timings: dict[bytes, float] = field(default_factory=dict)
@@ -163,7 +162,7 @@ class RequestContext:
     upstream_s: float | None = None
     stored: bool = False
     delivered: bool = False
-    """The client has the whole answer, so it may leave."""
+    """Whether the client has the whole answer, so that it may leave."""
     error: str | None = None
     held_out: Entry | None = None
     not_stored: str | None = None
@@ -192,7 +191,7 @@ class RequestContext:
 
     @property
     def will_retry(self) -> bool:
-        """Whether its SDK has waited for its whole timeout in vain, so that it will retry."""
+        """Whether its SDK has waited for its whole timeout, so that it will retry."""
         if self.retry_from is None or self.status:
             return False
         return asyncio.get_running_loop().time() >= self.retry_from
@@ -377,8 +376,8 @@ class KeptCall(NamedTuple):
     trigger: Trigger
     """The reason why it was made."""
     discount_usd: float
-    """The dollars by which a cancelled call costs less than its booked price, because its prompt
-    was cached."""
+    """The dollars by which a cancelled call is cheaper than booked, because its prompt was in the
+    provider's prompt cache."""
     reserved_usd: float
     """The dollars that were set aside for its waste."""
 

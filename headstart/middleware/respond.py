@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
 Compose: TypeAlias = "Callable[[Flight, FlightHead, bytes | None], Awaitable[bytes | None]]"
-"""Makes an answer from another one, which is None if it is too long to be kept."""
+"""Makes the answer for a client from the answer of a flight (None: it is too long to be kept)."""
 JSON = b"application/json"
 NO_STORE = (b"cache-control", b"no-store")
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
@@ -54,9 +54,9 @@ SANDBOX: Headers = (
     (b"content-security-policy", b"default-src 'none'; sandbox"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""Headers of all answers of providers. They keep a provider's document from running scripts.
+"""Headers of all answers of providers, so that a document of a provider cannot run scripts.
 
-Such a document has the origin of this server, and the admin API has the same one.
+The document would have the same origin as the admin API.
 """
 HEARTBEAT_S = 10.0
 """Seconds between two comments while a client that got status 200 waits for its answer."""
@@ -68,9 +68,9 @@ _ABOUT_THE_ORIGIN = frozenset(
     b"accept-ch alt-svc clear-site-data critical-ch date nel report-to reporting-endpoints server "
     b"service-worker-allowed strict-transport-security".split()
 )
-"""Headers by which a provider speaks for its own host and port. From us they would be about ours:
-some send clients to another port, or browsers' error reports to the provider. The server before us
-writes a ``date`` and a ``server`` of its own, and an answer may have each only once (RFC 9110)."""
+"""Headers of a provider that are about its own host and port. In our answers they would be about
+ours: some send clients to another port, or the error reports of browsers to the provider. Our ASGI
+server writes its own ``date`` and ``server``, and an answer may have each only once (RFC 9110)."""
 _SANDBOX_NAMES = _ABOUT_THE_ORIGIN.union(name for name, _ in SANDBOX)
 _FORWARDS = frozenset(("stale", "partial"))
 """Reasons of a miss that are values of ``fwd`` in RFC 9211."""
@@ -82,11 +82,11 @@ StoredResponse: TypeAlias = "tuple[Headers, bytes, int]"
 
 
 class NotForOthers(Exception):
-    """The answer that a request would have shared is only for the other request."""
+    """The answer of a flight must not be shared: it is only for the request that began it."""
 
 
 class RenderedAnswers:
-    """Rendered answers of the entries that were used last, up to ``max_bytes`` together."""
+    """The rendered answers of the entries that were used last, up to ``max_bytes`` in all."""
 
     def __init__(self, max_bytes: int = 32 * 2**20) -> None:
         self._max = max_bytes
@@ -113,15 +113,15 @@ class RenderedAnswers:
 
     @property
     def nbytes(self) -> int:
-        """Size of all rendered answers that are kept."""
+        """The bytes of all rendered answers that are kept."""
         return self._size
 
 
 class Responder:
     """Sends answers over ASGI. It notes in the context what was sent, and when.
 
-    ``names_requests``: a hit has the header in which clients look for a request's id. A wrapped app
-    has its own ids, which other middleware may add.
+    ``names_requests``: add to a hit the header in which clients look for the request's id. It is
+    off for a wrapped app, whose other middleware may add an id of its own.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Responder:
         self._names_requests = names_requests
 
     def render(self, context: RequestContext, entry: Entry, now: float) -> StoredResponse:
-        """Return a stored answer in the mode that the request asks for."""
+        """Return a stored answer, whole or as a stream, as the request asks."""
         answer, dialect, request = entry.answer, context.endpoint.dialect, context.prepared.request
         if isinstance(answer, RawResponse):
             kept = with_page_headers(answer.headers, context.page_headers)
@@ -146,12 +146,12 @@ class Responder:
             rendered = self._answers.rendered(entry, dialect)
         else:
             rendered = dialect.render(with_estimate(fitted, entry.origin, dialect))
-        # The answer to a reworded prompt gets its own id, because it counts as another answer.
+        # A semantic hit gets its own id, because clients take equal ids for the same answer.
         named = dialect.names_answers and context.lookup.outcome is Outcome.EXACT
         context.answer_id = id = _named_id(dialect, entry) if named else dialect.new_id()
         kinds, created, echo = dialect.content_types, int(now), None
         if dialect.echo is not None:
-            # The document has a whole conversation in place of the id that names it.
+            # The sent request has the whole conversation instead of the id that refers to it.
             previous = {"previous_response_id": context.chain.previous} if context.chain else {}
             echo = dialect.echo({**request.document, **previous})
         if request.stream:
@@ -195,9 +195,10 @@ class Responder:
     ) -> None:
         """Join a flight and send its answer as it arrives; a JSON answer is sent whole.
 
-        Raises ClientGone, NotForOthers, or the flight's error if nothing was sent yet. A streaming
-        client waits for its status at most ``early_200_s``, if its dialect has comments that can
-        follow. ``compose`` makes the client's answer from a whole one.
+        Raises ClientGone, or, if nothing was sent yet, NotForOthers or the error of the flight. A
+        streaming client gets its status after ``early_200_s`` at the latest, if its dialect has
+        comments, which then follow until the answer comes. ``compose`` makes the client's answer
+        from the flight's whole answer.
         """
         reader = flight.join(context.begin_by)
         context.flight = flight
@@ -248,7 +249,7 @@ class Responder:
         if flight.first_content is not None:
             context.timings[b"upstream"] = flight.first_content - flight.began
         context.mark_first_byte()
-        # The length that an app states is kept, so that a wrong length is noticed.
+        # The length that an app states is passed on, so that a wrong length is noticed.
         length = len(body) if context.endpoint.wire else None
         if flight.reply is not None:  # it was changed while it was read, such as continued
             head.transforms = flight.reply.transforms
@@ -293,7 +294,7 @@ class Responder:
     async def _send_early(
         self, context: RequestContext, flight: Flight, reader: FlightReader
     ) -> None:
-        """Send 200 before there is an answer, and comments until there is; errors become events."""
+        """Send 200 before the answer comes, and comments until it comes. Errors become events."""
         dialect, heartbeat = context.endpoint.dialect, _heartbeat(context)
         assert dialect is not None
         kind = (b"content-type", dialect.content_types.stream)
@@ -308,7 +309,7 @@ class Responder:
                 await context.send(body)
             _note_head(context, flight, head)
             if not (head.stream and is_plain(head.headers)):
-                raise UpstreamProtocolError("the upstream answered with something else than events")
+                raise UpstreamProtocolError("the upstream's answer is not an event stream")
             while data := await reader.read():
                 context.mark_first_byte()
                 await context.send({**body, "body": data})
@@ -365,19 +366,19 @@ async def end_left(context: RequestContext, send: Send) -> None:
 
 
 async def end_app(context: RequestContext) -> None:
-    """Wait a little for the app of a request that its server cancels.
+    """Wait a little for the wrapped app of a request that the stopping server cancels.
 
-    The server stops, and may stop the loop at once. A task left in it would keep its threads, and
-    so the process.
+    The server may stop the event loop next. A task that is still in the loop would keep its threads
+    alive, and so the process.
     """
     if context.app_call is not None:
         await context.app_call.ended(END_S)
 
 
 async def leave_to_retry(context: RequestContext, reader: FlightReader) -> None:
-    """Keep a call alive for the client's retry, as an additional reader that leaves later.
+    """Keep a call alive for the client's retry, by a reader that leaves later.
 
-    It leaves when no retry has come in time, or when it is not needed any more: the answer is
+    The reader leaves if no retry comes in time, or if it is not needed any more: the answer is
     whole, has failed, or is too long to be joined.
     """
     try:
@@ -388,10 +389,9 @@ async def leave_to_retry(context: RequestContext, reader: FlightReader) -> None:
 
 
 def _named_id(dialect: Dialect, entry: Entry) -> str:
-    """Return the id of a stored answer for clients that name answers by their ids.
+    """Return the id of a stored answer, for clients whose later requests refer to it.
 
-    An equal conversation gets the same id again: the provider's id, or one that is made from the
-    entry.
+    An equal conversation always gets the same id: the provider's, or one made from the entry.
     """
     known = None
     if entry.dialect in ("", dialect.name) and not isinstance(entry.answer, RawResponse):
@@ -417,9 +417,9 @@ def fit(answer: Completion, request: ChatRequest) -> Completion:
 
 
 def with_estimate(answer: Completion, origin: Origin, dialect: Dialect) -> Completion:
-    """Return an answer with its estimated usage, if it came as a stream that told none.
+    """Return an answer with its estimated usage, if it came as a stream without usage.
 
-    Clients rely on the usage in whole answers.
+    Clients expect the usage in answers that are not streamed.
     """
     if answer.usage is not None or not origin.streamed:
         return answer
@@ -428,7 +428,7 @@ def with_estimate(answer: Completion, origin: Origin, dialect: Dialect) -> Compl
 
 
 async def _head_within(seconds: float, reader: FlightReader) -> FlightHead | None:
-    """Wait for status and headers; None: they have not come in time."""
+    """Wait for status and headers. Return None if they do not come in time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await reader.head()
@@ -436,14 +436,14 @@ async def _head_within(seconds: float, reader: FlightReader) -> FlightHead | Non
 
 
 def _note_head(context: RequestContext, flight: Flight, head: FlightHead) -> None:
-    """Note the upstream of an answer that has begun, and whether another process asked for it."""
+    """Note the upstream of an answer that has begun, and whether another process made the call."""
     context.upstream = head.upstream
     if flight.followed:
         context.lookup = Lookup(outcome=Outcome.JOINED)
 
 
 def _bound_whole(context: RequestContext, reader: FlightReader) -> None:
-    """After an answer has begun, apply the limit for the whole answer."""
+    """Let the time limit for the whole answer apply to an answer that has begun."""
     if context.begin_by != context.deadline:
         reader.expire(context.deadline)
 
@@ -548,23 +548,23 @@ def _flight_headers(
     return headers
 
 
-def foreign(headers: Headers, *, relayed: bool = False) -> HeaderList:
-    """Return the headers of an upstream's answer that an upstream may set.
+def allowed_headers(headers: Headers, *, relayed: bool = False) -> HeaderList:
+    """Return the headers of an upstream's answer without those that only we may set.
 
-    Otherwise an upstream, which may be another Headstart, could claim beside our headers that an
-    answer was a hit, its similarity, its age or its source. ``relayed``: the cache was not asked,
-    so an age or a timing can only come from the upstream.
+    With these, an upstream (which may be another Headstart) could claim that the answer was a hit,
+    and its similarity, age or source. ``relayed``: the cache was not asked, so the upstream may
+    send an age and a timing.
     """
     own = _is_own_anywhere if relayed else _is_own
     return [pair for pair in headers if not own[pair[0]]]
 
 
 class _Passing(NamedTuple):
-    """Facts about an upstream's headers that follow from their names, for the client's headers."""
+    """What follows from the names of an upstream's headers for the headers that a client gets."""
 
     names: tuple[bytes, ...]
     pick: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
-    """Takes the values of ``names`` out of all values."""
+    """Takes the values of ``names`` out of the values of all headers."""
     added: Headers
     """Our headers that the upstream did not send."""
 
@@ -609,10 +609,10 @@ _passing_by_kind = {
 def _relayed(
     context: RequestContext, headers: Headers, *, stream: bool = False, length: int | None = None
 ) -> HeaderList:
-    """Return an upstream's headers in the form for the client, without ours.
+    """Return an upstream's headers for the client, without our own.
 
-    ``length`` is the length of a body that is sent whole. A stream has none: if it breaks off, an
-    error of ours follows.
+    ``length`` is the length of a body that is sent whole. A stream has no length, because an error
+    of ours follows if it breaks off.
     """
     names, values = zip(*headers, strict=True) if headers else ((), ())
     added = min(len(context.page_headers), len(SANDBOX) + 1)
@@ -643,8 +643,8 @@ def json_headers(body: bytes) -> HeaderList:
 def response_start(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Message:
     """Return the message that begins an answer.
 
-    Its headers are a new list each time: middleware around ours (Starlette's ``MutableHeaders``)
-    appends to the very object, which must be neither a tuple nor shared with another answer.
+    Its headers are a new list each time: middleware around ours appends to this list (Starlette's
+    ``MutableHeaders``), so it must not be a tuple or be shared with another answer.
     """
     return {"type": "http.response.start", "status": status, "headers": [*headers]}
 
@@ -666,7 +666,7 @@ async def send_whole(
 async def answer_handshake(
     scope: Scope, send: Send, status: int, headers: HeaderList, body: bytes
 ) -> None:
-    """Refuse a WebSocket with a whole answer, or else with the server's own 403."""
+    """Refuse a WebSocket with this answer, or, if the server cannot send it, with a plain 403."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})
         return
@@ -680,8 +680,8 @@ def error_response(
 ) -> tuple[int, HeaderList, bytes]:
     """Return status, headers and body of an error, in the caller's dialect.
 
-    The caller adds our own headers: a matched request has more of them than a relayed one.
-    ``again``: the call goes on, and a retry will join it.
+    The caller of this function adds our own headers, because a matched request has more of them
+    than a relayed one. ``again``: the call goes on, and a retry will join it.
     """
     status = error.status if isinstance(error, (RequestError, UpstreamError)) else 500
     if dialect is not None:
@@ -713,5 +713,5 @@ def request_id_header(dialect: Dialect | None) -> bytes:
 
 
 def plain_error(code: str, message: str) -> bytes:
-    """Return an error body for a path that has no dialect."""
+    """Return an error body in JSON for a path that has no dialect."""
     return msgspec.json.encode({"error": {"message": message, "type": code, "code": code}})

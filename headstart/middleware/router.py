@@ -49,7 +49,8 @@ class Provider:
     relay: Candidate
     """Its candidate for relayed requests."""
     assumed: frozenset[str] = frozenset()
-    """Names that its preset gave to a server of the operator: its own list knows better."""
+    """Names that its preset assumes for a server of the operator. The server's own list of models
+    has priority."""
     own_keys: frozenset[str] = frozenset()
     """Its names (one for each key) under which it never gets a caller's key."""
     further: frozenset[str] = frozenset()
@@ -198,9 +199,9 @@ class Router:
     def relayed(self, dialect: str, model: str, route: str) -> Candidate:
         """Return the candidate for a request to a path that is not a chat path. Raises NoUpstream.
 
-        Such a request is not translated, so only upstreams of its dialect get it: those of the
-        route, or else the upstream for the model, or else the first one. ``model`` is "" for a
-        request that names none.
+        Such a request is not translated, so it goes only to upstreams of its dialect: those of the
+        route, or else the one for the model, or else the first one. ``model`` is "" if the request
+        names none.
         """
         taken = self.routes.get(route, NO_ROUTE)
         if taken.candidate is None:
@@ -294,9 +295,9 @@ class Router:
     ) -> Provider:
         """Return the provider that claims the model, else one that has it, else one of the dialect.
 
-        Without any of these it is the first provider, and the request is translated, which needs a
-        body that we can read. Among equals the caller's dialect counts first, an upstream's main
-        dialect before its further ones, then the order of the settings.
+        Without any of these it is the first provider, and the request is translated, for which the
+        body must be readable. Among equal ones, the order is: the caller's dialect as main dialect,
+        the caller's dialect as a further one, then the order of the settings.
         """
 
         def rank(each: Provider) -> tuple[bool, ...]:
@@ -512,7 +513,7 @@ class ModelLists:
         for name, source in self._sources.items():
             task, kept = self._asked.get(name), self._kept.get(name)
             due = self._next.get(name, 0.0 if kept is None else kept.at + FRESH_S)
-            # A time that is too far away was noted before the clock was put back.
+            # A time that is too far in the future was noted before the clock was set back.
             if (task is None or task.done()) and not due - FRESH_S <= now < due:
                 self._asked[name] = self._spawn(self._fetch, source)
         missing = [

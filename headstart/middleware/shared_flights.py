@@ -3,14 +3,14 @@
 1. **Claim.** A lookup makes a ``LeaseClaim``, and ``SharedFlights.find`` looks for the entry in the
    store. If there is none, it takes the lease of the call for this process, or learns which process
    has it (``interfaces.CallExchange``).
-2. **Share the search.** Of equal lookups at the same time, the first one searches; the others wait
-   for its outcome (``_search``, ``_share``).
-3. **Own.** The process with the lease, the owner, makes its call like any other and publishes
-   nothing. ``LeaseClaim.begin`` lets others follow its flight.
+2. **Share the search.** Of equal lookups at the same time, only the first one searches, and the
+   others wait for its outcome (``_search``, ``_share``).
+3. **Own.** The process with the lease is the owner. It makes its call like any other, and
+   ``LeaseClaim.begin`` allows other processes to follow the flight. It sends nothing unasked.
 4. **Follow.** Any other process asks the owner for the answer (``follow``). The owner reads its own
-   flight like one more client, and sends what it reads (``_tell_follower``): head, parts, end. So a
-   client that leaves, in any process, does not stop the others. Every ``HEARTBEAT_S`` the owner
-   reports that it is still there.
+   flight like a further client, and sends what it reads (``_tell_follower``): head, parts, end. So
+   a client that leaves, in any process, does not stop the others. Every ``HEARTBEAT_S`` the owner
+   reports that its process still runs.
 5. **End.** When the call is over, the owner releases the lease (``_release``). If it dies or its
    call fails, one of the followers takes over the lease (``take_over``), and the others follow this
    process.
@@ -50,24 +50,23 @@ RENEW_S = 1.0
 HEARTBEAT_S = 0.5
 """The longest silence of an owner whose process runs."""
 DOUBT_S = 1.0
-"""Seconds of silence after which a follower asks whether the owner's process is there."""
+"""Seconds of silence after which a follower checks whether the owner's process still runs."""
 SILENCE_S = 3.0
-"""Seconds of silence after which a follower gives the owner up, even if its process is there."""
+"""Seconds of silence after which a follower gives the owner up, even if its process runs."""
 BEGIN_S = 2.0
-"""Seconds for which the owner of a lease may look for answers of equal meaning before its call
-begins."""
+"""The longest time from taking the lease to the call, in which the owner searches by meaning."""
 SETTLE_S = 1.0
-"""Longest wait for the books of a call that ended, before its followers hear of the end."""
+"""The longest wait until an ended call is booked, before its followers get the end."""
 MESSAGES_VERSION = 3
-"""Processes of two versions share no lease: they would not understand each other."""
+"""The version of the messages. Processes of different versions do not share leases."""
 PART_BYTES = 256 * 1024
-"""Longest part of an answer in one message."""
+"""The most bytes of an answer in one message."""
 
 
 class OwnerLost(UpstreamError):
-    """The process that makes the call has ended, or cannot give its answer.
+    """The process that makes the call has ended, or cannot send the answer.
 
-    ``again``: another process may now make the call for all.
+    ``again``: another process may take over the lease and make the call.
     """
 
     def __init__(self, message: str, *, again: bool) -> None:
@@ -77,7 +76,7 @@ class OwnerLost(UpstreamError):
 
 class _FlightMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
     number: int
-    """Names the follower within its process."""
+    """The number of the follower within its process."""
 
 
 class _FollowRequest(_FlightMessage, frozen=True):
@@ -87,9 +86,9 @@ class _FollowRequest(_FlightMessage, frozen=True):
     lease: Lease
     form: AnswerForm
     wait_s: float | None
-    """Seconds that its client would wait for the whole answer."""
+    """Seconds for which its client would wait for the whole answer."""
     terms: JoinTerms | None
-    """The terms on which it waits for the end, if the answer is not in its form."""
+    """How long it waits for the end, if the answer has another form than it needs."""
 
 
 class _UnfollowRequest(_FlightMessage, frozen=True):
@@ -118,18 +117,18 @@ class BodyPart(_FlightMessage, frozen=True):
 
 
 class AnswerEnded(_FlightMessage, frozen=True):
-    """The last message: nothing more comes."""
+    """The last message about the answer."""
 
     whole: bool
     again: bool = True
-    """If the answer is not whole: another process may make the call for all."""
+    """Whether another process may take over the lease, if the answer is not whole."""
     origin: Origin | None = None
     attempts: tuple[Attempt, ...] = ()
     """The attempts that no client of the owner has booked."""
 
 
 class _Heartbeat(_FlightMessage, frozen=True):
-    """The owner is still there."""
+    """The owner's process still runs."""
 
 
 Answer: TypeAlias = HeadCame | BodyPart | AnswerEnded
@@ -139,9 +138,9 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
 
 
 class LeaseClaim:
-    """The lookup's claim to the lease of its call: this process has the lease, or another one.
+    """The claim of a lookup to the lease of its call, which this or another process may get.
 
-    ``close`` it, unless a flight begins by it. A lease by which no flight began is released then.
+    Call ``begin`` with the flight, or else ``close``, which releases the lease.
     """
 
     __slots__ = ("elsewhere", "exact", "form", "name", "owned")
@@ -174,7 +173,7 @@ class LeaseClaim:
 
 
 class RemoteAnswer:
-    """The answer to a call of another process, from its messages. ``aclose`` it."""
+    """The answer to a call of another process, from its messages. Close it with ``close``."""
 
     def __init__(self, flights: SharedFlights, owner: str, number: int) -> None:
         self.origin: Origin | None = None
@@ -198,7 +197,7 @@ class RemoteAnswer:
         self._wake()
 
     def lose(self) -> None:
-        """Note that messages can be missing from now on."""
+        """Note that messages may be missing from now on."""
         self._lost = True
         self._wake()
 
@@ -243,7 +242,7 @@ class RemoteAnswer:
 
 
 class _Unknown:
-    """The outcome of a search that others cannot use: it was cancelled, or it found an entry."""
+    """The outcome of a search that others must not use: it was cancelled, or found an entry."""
 
 
 Found: TypeAlias = "Entry | OwnedCall | Lease | None"
@@ -251,11 +250,11 @@ Outcome: TypeAlias = "OwnedCall | Lease | StageError | _Unknown | None"
 
 
 class _LeaseSearches(LazyCondition):
-    """The searches for one lease that run in this process. Tasks may wait for the end of one."""
+    """The searches for one lease that run in this process. Tasks may wait for one to end."""
 
     running = 0
     first = False
-    """A search runs whose outcome later searches may share."""
+    """Whether a search runs whose outcome later searches may share."""
     outcome: asyncio.Future[Outcome] | None = None
     """The outcome of that search, if another search waits for it."""
 
@@ -334,7 +333,7 @@ class SharedFlights:
     async def find(self, claim: LeaseClaim, exact: str) -> Entry | None:
         """Return the store's entry, or else take the lease of a claim if it is free.
 
-        Equal searches at the same time are one. Raises StoreError.
+        Equal searches at the same time are made only once. Raises StoreError.
         """
         claim.exact, name = exact, claim.name
         owned, searches = self._owned.get(name), self._searches.get(name)
@@ -364,7 +363,7 @@ class SharedFlights:
         if isinstance(found, StageError):
             raise StoreError(str(found)) from found
         if isinstance(found, _Unknown):
-            # The entry of the other search is not used, because it may have been deleted since.
+            # An entry of the other search is not used, because it may have been deleted meanwhile.
             return self._peek(exact) or await self._search(exact, name)
         return found
 
@@ -402,9 +401,9 @@ class SharedFlights:
             searches.notify()
 
     async def take_over(self, exact: str, lost: Lease) -> Found:
-        """Return the successor of a lost lease: an entry, this process's lease, or another one.
+        """Return what replaces a lost lease: an entry, a lease of this process or of another one.
 
-        None: there is none, so the call has to be made without a lease.
+        None if there is nothing: then the call has to be made without a lease.
         """
         try:
             return await self._search(exact, lost.name, lost.token)
@@ -418,7 +417,7 @@ class SharedFlights:
             self._spawn(self._end, rest)
 
     def _release(self, owned: OwnedCall) -> Coroutine[Any, Any, None] | None:
-        """Give up the lease of a call, once; return the work that must still be awaited."""
+        """Give up the lease of a call; return what must still be awaited. Works only once."""
         if self._owned.get(owned.lease.name) is not owned:
             return None
         del self._owned[owned.lease.name]
@@ -452,7 +451,7 @@ class SharedFlights:
         return await self.exchange.send(address, msgspec.msgpack.encode(message))
 
     async def reaches(self, address: str) -> bool:
-        """Tell whether a process is there."""
+        """Tell whether a process still runs."""
         try:
             return await self.exchange.send(address, b"")
         except StageError:
@@ -486,7 +485,7 @@ class SharedFlights:
             self._spawn(self._try_to_send, owner, _UnfollowRequest(number, self.exchange.address))
 
     async def _try_to_send(self, address: str, message: _FlightMessage) -> None:
-        """Send a message; that it does not arrive has no effect."""
+        """Send a message, and ignore an error."""
         with contextlib.suppress(StageError):
             await self._send(address, message)
 
@@ -500,7 +499,7 @@ class SharedFlights:
                 return await self._tell(follow, AnswerEnded(follow.number, whole=False))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEGIN_S):
-                    await self._await_news(follow, owned.wait_begun)
+                    await self._await_part(follow, owned.wait_begun)
             flight = owned.flight
             if flight is None or flight.error is not None or flight.abandoned:
                 return await self._tell(follow, AnswerEnded(follow.number, whole=False))
@@ -519,7 +518,8 @@ class SharedFlights:
     async def _owned_by(self, follow: _FollowRequest) -> OwnedCall | None:
         """Return the call that a process wants to follow; None if it is over.
 
-        The other process may know of the lease before the search that took it has ended here.
+        The other process may know of the lease before the search that took it has ended in this
+        process, so this waits for the search.
         """
         lease = follow.lease
         while True:
@@ -529,12 +529,12 @@ class SharedFlights:
             searches = self._searches.get(lease.name)
             if searches is None:
                 return None
-            await self._await_news(follow, searches.wait)
+            await self._await_part(follow, searches.wait)
 
     async def _wait_for(
         self, owned: OwnedCall, flight: Flight, follow: _FollowRequest, wait_s: float
     ) -> AnswerEnded:
-        """Keep a flight going for a follower that finds the whole answer in the store then.
+        """Read a flight to its end, for a follower that then gets the whole answer from the store.
 
         After ``wait_s`` the follower is told to make its own call.
         """
@@ -542,7 +542,7 @@ class SharedFlights:
         again = True
         try:
             async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
-                while await self._await_news(follow, reader.read):
+                while await self._await_part(follow, reader.read):
                     pass
         except TimeoutError:
             again = False
@@ -551,7 +551,7 @@ class SharedFlights:
         finally:
             flight.leave(reader)
         if again:
-            await self._await_news(follow, owned.wait_over)
+            await self._await_part(follow, owned.wait_over)
         await wait_until_settled(flight)
         return AnswerEnded(
             follow.number, whole=False, again=again, attempts=flight.attempts_to_book(reader)
@@ -562,7 +562,7 @@ class SharedFlights:
         reader = flight.join()
         whole = alone = False
         try:
-            head = await self._await_news(follow, reader.head)
+            head = await self._await_part(follow, reader.head)
             alone = head.not_stored in OWN_ALONE
             if not alone:
                 theirs = tuple(pair for pair in head.headers if pair[0] != b"set-cookie")
@@ -585,14 +585,14 @@ class SharedFlights:
         self, flight: Flight, reader: FlightReader, follow: _FollowRequest
     ) -> None:
         sent = 0
-        while data := await self._await_news(follow, reader.read):
+        while data := await self._await_part(follow, reader.read):
             for start in range(0, len(data), PART_BYTES):
                 part = data[start : start + PART_BYTES]
                 await self._tell(follow, BodyPart(follow.number, sent, part, flight.origin))
                 sent += len(part)
 
-    async def _await_news(self, follow: _FollowRequest, read: Callable[[], Awaitable[T]]) -> T:
-        """Wait for news of a flight, and tell the follower regularly that this process is there."""
+    async def _await_part(self, follow: _FollowRequest, read: Callable[[], Awaitable[T]]) -> T:
+        """Wait for the next part of a flight, and send the follower heartbeats meanwhile."""
         while True:
             try:
                 async with asyncio.timeout(HEARTBEAT_S) as limit:

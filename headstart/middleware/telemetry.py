@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headstart.types import Call, Scope
 
 MOST_OPEN = 10_000
-"""Most attempts whose end is not booked yet. The oldest are forgotten beyond it."""
+"""The most attempts whose end is not booked yet. Beyond that, the oldest are dropped."""
 LATE_S = RETRY_GRACE_S + 5.0
 """A request that is not booked within these seconds after its end is traced without its result."""
 _REQUEST = "headstart.tracing.request"
@@ -257,7 +257,7 @@ class Tracing:
     def _stages(self, row: Served, inside: Context) -> None:
         """Make the spans of the lookup and of the encoder, of which only the lengths are known.
 
-        They are the last part of our own time before the answer.
+        They are placed at the end of our own time before the answer.
         """
         spent_s = row.lookup_s + row.encode_s
         if not spent_s:

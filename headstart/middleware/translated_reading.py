@@ -163,8 +163,8 @@ class _TranslatingReader(EventReader):
 class Reencoder(_TranslatingReader):
     """An event stream of another dialect, written in the client's.
 
-    An answer that ended without its dialect's terminal event gets the client's own if every choice
-    that began had finished.
+    If the answer ends without a terminal event, although every choice that began has finished, the
+    client's terminal event is added.
     """
 
     def __init__(
@@ -203,10 +203,10 @@ class Reencoder(_TranslatingReader):
 
 
 class StreamAssembler(_TranslatingReader):
-    """An event stream, of any dialect, folded to one JSON answer in the client's.
+    """An event stream of any dialect, joined to one JSON answer in the client's dialect.
 
-    Its pieces hold events alone until the end, which gives the body. An error in the stream becomes
-    an error body. Its event reports the error, because the status was 200.
+    Its pieces have only events; the last one has the body. An error in the stream becomes an error
+    body, with an event that reports the error, because the status was 200.
     """
 
     def __init__(
@@ -322,9 +322,9 @@ class _WholeAnswer:
 _FIELD = re.compile(rb'"(?:%b)" ?: ?(?=")' % "|".join(sorted(TEXT_FIELDS)).encode())
 _JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _BESIDE_TEXT = (TextDelta, ExtraDelta, Started, UsageReported)
-"""Events that may come before the text of their frame. Gemini reports usage with each text."""
+"""Events that may be sent before the text of their frame. Gemini reports usage with each text."""
 _NUMBERED = b'"sequence_number"'
-"""The sign of events with numbers. Two events must not have the same number."""
+"""Events with this field are numbered, and no two of them may have the same number."""
 
 
 class _TextPlace(NamedTuple):

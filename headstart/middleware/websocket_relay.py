@@ -31,7 +31,7 @@ from headstart.errors import (
 from headstart.middleware.body import ClientGone
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.relay import RelayPaths
-from headstart.middleware.respond import answer_handshake, error_response, foreign
+from headstart.middleware.respond import allowed_headers, answer_handshake, error_response
 from headstart.middleware.upstreams.accounting import classify_failure
 from headstart.middleware.upstreams.http import (
     ABNORMAL,
@@ -66,7 +66,7 @@ _KEY_PROTOCOL = "openai-insecure-api-key."
 
 
 class WebSocketRelay:
-    """Passes WebSockets on. One with a wrong key never reaches the upstream.
+    """Passes WebSockets on. A WebSocket with a wrong key never reaches the upstream.
 
     ``upstreams_for`` picks the upstreams, each under its keys, by path, model and headers; it may
     raise NoUpstream. If one fails, the next one is asked; if it refuses its key, its next key is
@@ -443,7 +443,7 @@ class _RelayedSocket:
         if isinstance(error, UpstreamRefused):
             body = error.body
             headers = [
-                *foreign(error.headers, relayed=True),
+                *allowed_headers(error.headers, relayed=True),
                 (b"content-length", b"%d" % len(body)),
             ]
             headers.append((b"x-headstart-request-id", self.id.encode()))

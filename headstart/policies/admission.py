@@ -108,10 +108,10 @@ class Admission:
     ) -> str | None:
         """Refuse answers that are not whole, not text, or not what the request asked for.
 
-        ``refuse_lookup`` has let the request pass. Calls of these ``tools`` count as text. An
-        answer of as many ``tokens`` as the request allows may have been cut: some servers call it
-        complete (llama.cpp's ``/v1/responses``), and the key leaves the limit out, so it would
-        serve requests with a higher one.
+        ``refuse_lookup`` must have accepted the request. Calls of the ``tools`` count as text. An
+        answer with as many ``tokens`` as the request allows may have been cut, although some
+        servers call it complete (llama.cpp's ``/v1/responses``). It is refused, because the limit
+        is not part of the key: it would answer requests with a higher limit.
         """
         if len(answer.choices) < request.choices:
             return "too-few-choices"
@@ -136,10 +136,11 @@ class Admission:
     def refuse_serve(
         self, request: ChatRequest, entry: Entry, tools: Sequence[str] = ()
     ) -> str | None:
-        """Compare the fields that the key leaves out with the stored answer.
+        """Compare the request fields that are not in the key with the stored answer.
 
-        An answer of T tokens that came to its own end is right for any limit of at least T. The
-        first n' of n choices serve a request for n'. Log probabilities can be left out, not added.
+        A complete answer of T tokens is right for every limit of at least T. Of n choices, the
+        first n' answer a request for n' choices. Log-probabilities can be left out of an answer,
+        but not added.
         """
         answer = entry.answer
         if not isinstance(answer, Completion):
@@ -245,7 +246,7 @@ def _is_flagged(moderation: object) -> bool:
 
 
 _NO_CHARACTER = "\ufffd"
-"""Decoders put it in the place of bytes that are no character (``dialect.decode_document``)."""
+"""The replacement character, which decoders write for invalid bytes (``decode_document``)."""
 
 
 def _refuse_choice(
@@ -421,8 +422,8 @@ _IBAN_BASE, _SHORTEST_IBAN = 97, 15
 def is_personal(text: str) -> bool:
     """Tell whether a text is about its writer, or has data that identify a person.
 
-    The patterns are wide on purpose: a miss costs a call, but a wrong hit shows one user the data
-    of another.
+    The patterns match more than necessary on purpose: a miss costs a call, but a wrong hit shows
+    one user the data of another.
     """
     return _PERSONAL_WORDING.search(text) is not None or holds_identity(text)
 

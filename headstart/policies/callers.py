@@ -1,18 +1,18 @@
 """Callers: which headers tell them apart, from which origins they may come, and their limits.
 
-A provider, or the app behind the middleware, may know its users by any header. So a header tells
-callers apart unless it is known to say nothing about the caller.
+A provider, or the app behind the middleware, may recognise its users by any header. So every header
+tells callers apart, except those that are known to say nothing about the caller.
 
-**Web pages.** A browser on this machine can send a request to this server for any page that it
-shows, even if the page's own host name leads to this server (DNS rebinding). The page knows no key.
-But if the server needs no key, the page could spend the operator's key, or read the cache. So
-requests of browsers are checked: they state the page's origin (``Origin``) and its relation to the
-server (``Sec-Fetch-Site``). Other clients send neither header, and are not checked. The content
-type is not used: browsers send ``Origin`` with every POST to another site, and curl sends the
-content type of a form by default.
+**Web pages.** Any web page in a browser on this machine can send requests to this server, even
+under the page's own host name (DNS rebinding). The page knows no key. But if the server needs no
+key, the page could use the operator's key, or read the cache. So requests of browsers are checked:
+they have the page's origin (``Origin``) and its relation to the server (``Sec-Fetch-Site``). Other
+clients send neither header, and are not checked. The content type is not used: browsers send
+``Origin`` with every POST to another site, and curl sends the content type of a form by default.
 
-**Limits of a client key:** which counters a call is charged to, and what it may cost at most. A
-counter counts one measure in one window of the calendar (UTC). Dollars are counted in billionths.
+**Limits of a client key:** the counters to which a call is charged, and the most that a call may
+cost. A counter counts one measure in one window of the calendar (UTC). Dollars are counted in
+billionths.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MEMO_NAMES = 1024
 MOST_NAMES, NAMES_BYTES = 64, 2048
-"""Names of more headers, or longer ones, are not remembered."""
+"""The most header names, and the most bytes of them, that are remembered together."""
 LONGEST_NAME = 1024
-"""A longer name, or key, is not remembered: callers choose the names of headers."""
+"""A longer name, or key, is not remembered, because callers choose the names of headers."""
 
 
 class NameMemo(dict[bytes, T]):
@@ -133,17 +133,17 @@ _SILENT = PROTOCOL_HEADERS | _names(  # the headers of the protocol are part of 
     "x-stainless-runtime-version x-stainless-stream-helper x-stainless-timeout x-title "
 )
 _SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
-"""Beginnings of names that only browsers may set, or that never reach an upstream."""
+"""Prefixes of names that only browsers may set, or that never reach an upstream."""
 _HOSTS = _names("host x-forwarded-host")
-"""The name of the server in the request: an app may have a tenant for each name."""
+"""Headers with the host name that was asked for. An app may have a tenant for each host name."""
 _ADDRESSES = _names(
     "cf-connecting-ip cf-connecting-ipv6 cf-ipcountry client-ip fastly-client-ip fly-client-ip "
     "forwarded true-client-ip x-appengine-user-ip x-azure-clientip x-azure-socketip x-client-ip "
     "x-cluster-client-ip x-envoy-external-address x-forwarded x-forwarded-for "
     "x-original-forwarded-for x-real-ip"
 )
-"""Headers with the address of the caller. An address hardly identifies a caller, so it counts only
-if there is nothing better."""
+"""Headers with the address of the caller. Many callers may have one address, so it is used only if
+nothing else identifies the caller."""
 
 _ROUTING_COOKIES = re.compile(
     rb"__cf_bm|_cfuvid|__cflb|__cfruid|__cfseq.*|_abck|ak_bmsc|bm_(?:sv|sz|mi|so|s)"
@@ -172,7 +172,7 @@ _OPENCODE_SESSION = re.compile(rb"ses_[0-9A-Za-z]{20,64}")
 _OPENCODE_HEADERS = _names("session-id x-session-affinity x-session-id")
 _PAGING = (b"continuation", b"idempotency", b"next", b"order", b"page", b"partition", b"sort",
            b"start", b"sync")  # fmt: skip
-"""Words of paging: beside one of them, a ``token`` or ``key`` in a query is a place in a list."""
+"""Words of pagination. With one of them, a ``token`` or ``key`` in a query is a place in a list."""
 _CAMEL = re.compile(rb"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN_WORDS = re.compile(rb"[^a-z0-9]+")
 
@@ -194,10 +194,10 @@ def tells_address(name: bytes) -> bool:
 
 
 def identifying_cookies(value: bytes) -> bytes:
-    """Return a ``Cookie`` header's cookies without those that only route or filter traffic.
+    """Return the cookies of a ``Cookie`` header, without those that only route or filter traffic.
 
-    Client libraries keep such a cookie once a provider's load balancer has set it, and it changes
-    every few minutes: with it, the same caller would look like a new one each time.
+    Client libraries keep such cookies of a provider's load balancer. They change every few minutes,
+    so with them a caller would look like a new one each time.
     """
     kept = [
         pair
@@ -250,7 +250,7 @@ def _is_secret_parameter(name: bytes) -> bool:
     secret = [word for word in words if _is_secret_word(word)]
     if any(word in _SECRET_WORDS for word in secret):
         return True
-    # A list's filter by the ids of keys, or a place in a list.
+    # It filters a list by the ids of keys, or names a place in a list.
     others = [word for word in words if word not in _SECRET_ENDINGS]
     listed = b"ids" in words or (others and all(word.startswith(_PAGING) for word in others))
     return bool(secret) and not listed
@@ -264,8 +264,8 @@ def identifying_query(query: bytes) -> bytes:
     """Return the parameters of a query that could tell callers apart.
 
     These are all parameters except a few that are known to say nothing about the caller. Names are
-    compared percent-decoded; order and repeats stay. A known name whose value could hold more than
-    its plain word, such as another parameter behind a ``;``, is kept.
+    compared percent-decoded. Order and repetitions are kept. A known parameter is also kept if its
+    value is not a plain word: after a ``;`` it might contain another parameter.
     """
     if not query:
         return b""
@@ -296,7 +296,7 @@ def _is_secret_word(word: bytes) -> bool:
 _OWN_SITE = (b"same-origin", b"none")
 """``Sec-Fetch-Site`` of the server's own pages, and of an address that the user typed."""
 _FORWARDING = frozenset((b"cdn-loop", b"cf-ray", b"via"))
-"""Headers that proxies add beside the address of the caller."""
+"""Further headers that only proxies add."""
 _HOST_FORM = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:@/\[\]]+))(?::[0-9]*)?")
 """A name, or an IPv6 address in brackets, with or without a port."""
 _QUOTED_CHARACTERS = 100
@@ -307,9 +307,9 @@ _QUOTED_CHARACTERS = 100
 class OriginRules:
     """The rules that decide which web pages may send requests.
 
-    ``hosts``: names of the server beside ``localhost`` and loopback addresses; None: any name.
-    ``origins``: patterns of other origins whose pages may send requests. ``instead`` names the
-    setting of a secret that makes these rules unnecessary.
+    ``hosts`` has names of the server in addition to ``localhost`` and loopback addresses; None
+    allows any name. ``origins`` has patterns of other origins whose pages may send requests.
+    ``instead`` names the setting of a secret that makes these rules unnecessary.
     """
 
     hosts: frozenset[str] | None = frozenset()
@@ -353,7 +353,7 @@ class OriginRules:
     def allows(self, origin: bytes) -> bool:
         """Return whether pages of another origin may send requests."""
         text = origin.decode("latin-1").lower()
-        # The brackets of an IPv6 address are not a set of characters.
+        # The brackets of an IPv6 address must not be read as a set of characters.
         patterns = [pattern.lower().replace("[", "[[]") for pattern in self.origins]
         return any(fnmatchcase(text, pattern) for pattern in patterns)
 
@@ -371,14 +371,14 @@ def _is_loopback(host: str) -> bool:
         address = ip_address(name)
     except ValueError:
         return name == "localhost"
-    # Not every Python release looks into a mapped address.
+    # Not every release of Python recognises an IPv4 address that is mapped to IPv6.
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def proxy_sign(headers: Headers, http_version: str) -> str | None:
     """Return the header or version that shows that a proxy passed a request on, or None.
 
-    nginx, unless told otherwise, adds no header, but speaks HTTP/1.0.
+    By default, nginx adds no header, but speaks HTTP/1.0.
     """
     for name, _ in headers:
         if (
@@ -405,19 +405,20 @@ Period: TypeAlias = Literal["minute", "day", "month"]
 
 USD_UNITS = 1_000_000_000
 MOST_UNITS = 10**15
-"""The most that one call counts for: counters of stores have 64 bits, and callers may send any
+"""The most that one call is charged. Counters of stores have 64 bits, and callers may send any
 number."""
 WARN_AT = 0.8
-"""Share of a limit from which the log warns."""
+"""The log warns if this share of a limit is used."""
 KEPT_S = 86_400.0
-"""Time for which a counter stays after its window: calls that began in it may still end."""
+"""Seconds for which a counter is kept after its window, for calls that began in it."""
 PROMPT_MARGIN = 2
-"""Factor on the estimated tokens of a prompt. The estimate takes 4 bytes for a token; Chinese text
-and numbers have 3, and hardly any text has fewer than 2."""
+"""The factor on the estimated tokens of a prompt. The estimate assumes 4 bytes a token. Chinese
+text and numbers have 3, and hardly any text has fewer than 2."""
 HELD_S = 5.0
-"""Time after which a caller may try again if calls in flight have reserved the rest of a limit."""
+"""Seconds after which a caller is told to try again, if calls in flight have reserved the rest of a
+limit."""
 PARTS_OF_A_MINUTE = 20
-"""Number of parts in which processes take the requests of a minute from the store."""
+"""Processes take the requests of a minute from the store in so many parts."""
 _LABELS = {"minute": "%Y-%m-%dT%H:%M", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _EXHAUSTED = "insufficient_quota"
 _TOO_FAST = "rate_limit_exceeded"
@@ -480,10 +481,10 @@ class Headroom(NamedTuple):
 
 
 def spending(limits: ClientLimits) -> tuple[Allowance, ...]:
-    """Return the allowances to which a caller's calls are charged; empty if it has no limit.
+    """Return the allowances to which the calls of a caller are charged; empty without any limit.
 
-    If the caller has any limit, days and months are counted even without a limit of their own. So a
-    limit that is added later also counts earlier spending.
+    If the caller has a limit of any kind, days and months are always counted. So a limit that is
+    added later includes earlier spending.
     """
     usd_per_day, usd_per_month = _units(limits.usd_per_day), _units(limits.usd_per_month)
     found = [
@@ -536,7 +537,7 @@ def reservations(
 ) -> tuple[Charge, ...]:
     """Return the charges that reserve the usage of a call.
 
-    A call that is larger than the limit of a minute may begin when nothing of the limit is used.
+    A call that is larger than the limit of a minute may begin if nothing of the limit is used yet.
     """
     charges = []
     for each in allowances:
@@ -557,7 +558,7 @@ def refusal(
     """Return the error for refused charges. It names the limit that blocks the call the longest.
 
     ``held`` returns the part of a counter that calls in flight have reserved. They give back what
-    they do not use, so a limit that is full of reservations is not used up.
+    they do not use, so a limit that is full only because of reservations may soon have room.
     """
     over = [
         _Excess(
@@ -567,7 +568,7 @@ def refusal(
         for allowance, charge, used in zip(allowances, charges, charged.values, strict=True)
         if allowance.most is not None and used + charge.amount > allowance.most
     ]  # fmt: skip
-    if not over:  # a call has just given back what was missing
+    if not over:  # another call has just given back enough
         return OverLimit("a limit of this API key was reached; try again", code=_TOO_FAST)
     return max(over, key=lambda each: (not each.is_held, each.ends)).error(now)
 

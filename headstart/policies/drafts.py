@@ -1,8 +1,8 @@
 """Decides whether a cheap model's draft may be the answer: vetoes, scores and their calibration.
 
-A veto rejects a draft with any score. A score is from 0 to 1. Scores of different judges are not
-comparable: each has its own Calibration. ``docs/cascade.md`` has the measurements,
-``benchmarks/cascade.py`` makes them.
+A veto rejects a draft whatever its score. Scores are from 0 to 1. The scores of different judges
+are not comparable, so each judge has its own Calibration. ``docs/cascade.md`` has the measurements,
+and ``benchmarks/cascade.py`` repeats them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # --- vetoes and scores ---------------------------------------------------------------------------
 
 _LEAST_CERTAIN_SHARE = 0.1
-"""The mean over this share of the tokens, the least certain ones, is half of the score."""
+"""Half of the score is the mean over the least certain tokens: this share of all."""
 _ASKS_CODE = re.compile(
     r"\b(?:write|implement|refactor|fix|code)\b.{0,80}?"
     r"\b(?:function|class|script|program|method|code|query|regex|unit tests?|snippet)\b",
@@ -46,7 +46,7 @@ class ScoreBasis(StrEnum):
     """The evidence behind a score, best first."""
 
     CALLER = "caller"
-    """The user's own judge, which returns a probability."""
+    """The result of the user's own judge, which is a probability."""
     LOGPROBS = "logprobs"
     AGREEMENT = "agreement"
     """Two cheap answers say the same."""
@@ -107,10 +107,11 @@ def score_prompt(request: ChatRequest) -> Score | None:
 def score_logprobs(draft: Completion) -> float | None:
     """Return the certainty of a draft's tokens; of several choices the least certain counts.
 
-    Half is the geometric mean of the tokens' probabilities, half the mean over the tenth of the
-    tokens that were least certain: a single error shows among many certain tokens. The certainty
-    of a token is its margin over the next best token if the provider tells it (as in UCCI, arXiv
-    2605.18796), else its probability. None without log-probabilities.
+    One half of the score is the geometric mean of the tokens' probabilities. The other half is the
+    mean over the least certain tenth of the tokens, so that a single error shows among many certain
+    tokens. The certainty of a token is its margin over the second best token (as in UCCI, arXiv
+    2605.18796), or its probability if the provider does not report that token. None without
+    log-probabilities.
     """
     scores = [_score_choice(choice) for choice in draft.choices]
     known = [score for score in scores if score is not None]
@@ -228,8 +229,9 @@ def expected_gain(text: str) -> float:
     """Return how much more often a strong model is expected to be right than a weak one.
 
     This is a share in [0, 1], from a linear regression on surface features. It was fitted to
-    *strong right minus weak right*, not to *weak wrong*: a question that both models get wrong is
-    difficult, too, but escalating it buys nothing. A Calibration learns its meaning for two models.
+    *strong right minus weak right*, and not to *weak wrong*: a question that both models get wrong
+    is difficult, too, but to escalate it has no use. A Calibration learns what the value means for
+    two given models.
     """
     terms = zip(_GAIN_WEIGHTS.values(), read_features(text), strict=True)
     return min(1.0, max(0.0, _GAIN_CONSTANT + sum(weight * value for weight, value in terms)))
@@ -369,7 +371,7 @@ class Calibration(Frozen):
     def learn(self, score: float, *, good: bool, weight: float = 1.0) -> Calibration:
         """Return the calibration after one more draft.
 
-        If only a share of such drafts is checked, the ``weight`` of each is one over that share.
+        If only a share of such drafts is checked, the ``weight`` of each is 1 / share.
         """
         at = min(CALIBRATION_BINS - 1, max(0, int(score * CALIBRATION_BINS)))
         keep = min(1.0, _DRAFTS_REMEMBERED / (self.seen[at] + weight))
@@ -410,7 +412,7 @@ def _with_item(values: tuple[float, ...], at: int, value: float) -> tuple[float,
 # --- decision ------------------------------------------------------------------------------------
 
 _EVEN = 0.5
-"""The probability of failure above which both models are asked at once."""
+"""Both models are asked at the same time if the probability of failure is higher than this."""
 
 
 class DraftDecision(Frozen):

@@ -2,9 +2,9 @@
 
 Questions: only English words are known. The patterns find what a reader would see at a glance.
 
-Cache-Control: answers follow the rules for a shared cache, read for a cache whose owner has named
-each path. ``docs/endpoints.md`` tells where they are stricter or laxer, and why. A request's
-directives stand beside its own header for compression.
+Cache-Control: answers follow the rules for a shared cache. The owner has named each cached path, so
+some rules are laxer or stricter here; ``docs/endpoints.md`` says which, and why.
+``x-headstart-compress`` is read together with the directives of a request.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def parse_directives(headers: Headers) -> Directives:
 
     Unknown directives are ignored, unknown modes of compression raise InvalidRequest.
 
-    A ``max-age`` that cannot be read counts as 0, as RFC 9111 asks: a miss is better than an answer
-    that is too old for the caller.
+    An invalid ``max-age`` counts as 0, as RFC 9111 demands: a miss is better than an answer that is
+    too old for the caller.
     """
     values = [value for name, value in headers if name == b"cache-control"]
     compress = requested_compression(headers)
@@ -293,7 +293,7 @@ _HIT = re.compile(rb"(?:\b|_)(?:hit|true)\b", re.IGNORECASE)
 def is_from_cache(headers: Headers) -> bool:
     """Tell whether an answer comes from a cache between Headstart and the model.
 
-    Such an answer may be the one to another prompt, and it agrees with itself at each audit.
+    Such an answer may belong to another prompt, and audits would compare it with itself.
     """
     return any(
         name in OF_CACHES and (name == _LITELLM_KEY or _HIT.search(value) is not None)

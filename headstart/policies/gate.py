@@ -11,8 +11,8 @@ nearest sketch. The gate is the upper end of the highest closed range.
   higher ones have equal answers, because the rule must be learned from less similar pairs, too.
 - **Under the learned rule** the gate is at least the lowest similarity that the rule serves, less
   ``MARGIN``, the error of a sketch.
-- **The lost hits are measured.** A small share of the questions below the gate is encoded all the
-  same. If too many of them are hits, the gate is lowered.
+- **The lost hits are measured.** A small share of the questions below the gate is encoded
+  nevertheless. If too many of them are hits, the gate is lowered.
 
 **How long a question may wait** for the encoder: as long as the time that it is expected to save.
 This is the time to the first byte of a fresh answer, which is learned by route and model, times the
@@ -37,8 +37,8 @@ LOWEST, WIDTH, RANGES = 0.3, 0.1, 6
 """The ranges in which labels are counted: from 0.3 to 0.9. Above, every question is encoded."""
 HIGHEST = LOWEST + RANGES * WIDTH
 WORTH = 0.02
-"""A range is closed if a smaller share of its questions had an equal answer: with fewer, encoding
-costs more than the hits save, because an encoding costs about a hundredth of a call."""
+"""A range is closed if a smaller share of its questions had an equal answer. An encoding costs
+about a hundredth of a call, so it would cost more than the hits save."""
 OPEN = 0.0
 """The gate while no range is closed. Nearly every question passes it."""
 UNKNOWN = 0.5
@@ -49,12 +49,12 @@ FORGET_AT = 400
 """When a range has this number of labels, its counts are halved, so that newer labels weigh
 more."""
 MARGIN = 0.22
-"""The similarity of sketches is rarely further than this below that of the encodings
+"""The similarity of two sketches is rarely lower than that of the encodings by more than this
 (``docs/encoder.md``)."""
 MOST_LOST = 0.02
 """The largest share of the hits that the gate may cost. If it costs more, it is lowered."""
 ENOUGH_FOUND = 2
-"""Fewest hits below the gate that may lower it, because a single one may be chance."""
+"""The fewest hits below the gate that lower it. A single one may be chance."""
 WINDOW = 5000
 """Number of hits after which the hits are counted anew."""
 STEP = 0.05
@@ -152,11 +152,9 @@ def gate_of(
 ) -> float:
     """Return the gate of a domain.
 
-    ``learned`` tells whether the domain has a learned rule, and ``least_served`` is the lowest
-    similarity that this rule serves; None: it serves nothing.
-
-    The ranges are walked from the highest down, and the sums grow on the way. The first closed
-    range is the highest one, so its upper end is the gate.
+    ``learned`` tells whether the domain has a learned rule. ``least_served`` is the lowest
+    similarity that this rule serves, or None if it serves nothing. The gate is the upper end of the
+    highest closed range.
     """
     gate = OPEN
     seen_from_here_up = equal_from_here_up = 0.0

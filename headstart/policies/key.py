@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 
 _FORMAT = 1
-"""The version of keys. Raise it whenever the same request would get a different key; old entries
-then never match."""
+"""The version of keys. Raise it if equal requests get other keys than before: old entries then
+never match."""
 
 _UNKNOWN = KeyForm(fields={}, canonical=canonical_body)
-"""The form of an unknown dialect: every field is keyed."""
+"""The form for an unknown dialect: every field is part of the key."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class KeyContext(Frozen):
-    """The parts of a key beside the body: where the request goes, and how it is read."""
+    """The parts of a key other than the body: where the request goes, and how it is read."""
 
     dialect: str
     path: bytes
@@ -62,7 +62,7 @@ class KeyContext(Frozen):
     headers: Headers = ()
     """The headers that change the answer: those that ``keyed_headers`` returns."""
     wrapped_app: bool = False
-    """The answer comes from the user's own app, which may read ``metadata``: it is keyed."""
+    """Whether the user's own app answers. It may read ``metadata``, which then is in the key."""
 
 
 def scope_of(
@@ -74,15 +74,18 @@ def scope_of(
 ) -> str:
     """Return the scope in which answers are shared, as a digest that hides the credential.
 
-    ``secret`` belongs to the store, so scopes of two stores never compare. ``subdivision``
-    (``x-headstart-scope``) and ``user`` only ever narrow the scope.
+    ``secret`` is that of the store, so scopes in two stores are never equal. ``subdivision`` (from
+    ``x-headstart-scope``) and ``user`` can only narrow the scope.
     """
     material = _encode((_FORMAT, credential, subdivision, user))
     return hmac.digest(secret, material, "sha256").hex()
 
 
 def keyed_headers(headers: Headers, configured: Collection[bytes] = ()) -> Headers:
-    """Return the headers that belong in a key, sorted by name. ``configured`` is lower case."""
+    """Return the headers that are part of a key, sorted by name.
+
+    ``configured`` has further names, in lower case.
+    """
     return tuple(
         sorted(
             (pair for pair in headers if pair[0] in PROTOCOL_HEADERS or pair[0] in configured),
@@ -101,10 +104,11 @@ def chat_key(
 ) -> CacheKey:
     """Return the key of a chat request.
 
-    ``partition`` binds everything except the last user text, or except the ``question`` in it;
-    ``exact`` binds that text too. Without ``request.query`` both bind the whole request. Unless
-    ``semantic`` is true, only equal conversations share answers, and none is split for comparison.
-    Never raises on odd shapes: unknown parts are keyed as they came.
+    ``partition`` is a digest of the whole request except the last user text, or except the
+    ``question`` in it. ``exact`` also contains that text. Without ``request.query`` both are
+    digests of the whole request. If ``semantic`` is false, conversations are not split for a
+    comparison, so only equal ones share answers. Unknown parts become part of the key as they are;
+    no request makes this raise.
     """
     form, omitted = _key_form(context.dialect, wrapped_app=context.wrapped_app)
     document, shared = request.document, form.shared
@@ -148,9 +152,9 @@ def raw_key(
 ) -> CacheKey:
     """Return the key of a custom endpoint's request.
 
-    ``document`` is the decoded body without its prompt if ``query`` holds that prompt, else the
-    whole body. Of the prompt, only ``question`` is compared by meaning if given. No field and no
-    part of the query string is left out: only the owner of the endpoint knows their meaning.
+    ``query`` is the prompt, or None. ``document`` is the decoded body, without the prompt. If
+    ``question`` is given, only this part of the prompt is compared by meaning. All fields and the
+    whole query string are in the key, because only the owner of the endpoint knows their meaning.
     """
     return _key(scope, context, document, query, query, question)
 
@@ -163,8 +167,8 @@ def item_key(partition: str, item: bytes) -> str:
 def variant(key: CacheKey, name: int | str) -> CacheKey:
     """Return the key of one of several answers to a request.
 
-    ``name`` is the number of a sampled answer, or the dialect whose clients alone get the answer.
-    The partition differs too, so the entry of one variant never answers for another one.
+    ``name`` is the number of a sampled answer, or the dialect whose clients are the only ones that
+    get the answer. The partition differs, too, so no variant gets the answer of another one.
     """
     conversation = key.conversation
     return msgspec.structs.replace(
@@ -183,7 +187,7 @@ def _key(
     query: str | None,
     question: Question | None,
 ) -> CacheKey:
-    """Return the key of ``body`` and of the last user text, whose parts are ``asked``."""
+    """Return the key of ``body`` and of ``asked``, the parts of the last user text."""
     material: tuple[object, ...] = (
         _FORMAT,
         scope,
@@ -216,9 +220,9 @@ def _digest(text: str) -> str:
 
 
 def _without_text(message: object) -> tuple[object, object]:
-    """Split a message that is text alone into its other fields and its text.
+    """Return the other fields and the text of a message that has only text.
 
-    Return any other one whole.
+    Another message is returned whole, without a text.
     """
     if isinstance(message, dict) and isinstance(text := message.get("content"), str):
         return {name: value for name, value in message.items() if name != "content"}, text
@@ -231,7 +235,7 @@ def _without_text(message: object) -> tuple[object, object]:
 
 
 def _without_credential(query_string: bytes) -> bytes:
-    """Drop ``key=``: it is Gemini's credential, and the scope depends on it already."""
+    """Drop ``key=``, which is Gemini's credential: the scope already depends on it."""
     if b"key=" not in query_string:
         return query_string
     return b"&".join(pair for pair in query_string.split(b"&") if not pair.startswith(b"key="))
@@ -260,9 +264,9 @@ def find_question(
 ) -> Question | None:
     """Return the question in ``text``, or None if nothing names it.
 
-    ``names`` are spellings of the question. The first one that occurs in the text counts; of
-    several copies the last one counts, because templates put the question at the end. Without names
-    the first match of ``pattern`` counts, without the spaces around it.
+    ``names`` has spellings of the question. The first one that occurs in the text is taken, and of
+    several occurrences the last one, because templates put the question at the end. Without names,
+    it is the first match of ``pattern``, without the spaces around it.
     """
     if names:
         found = (_last_copy(text, name) for name in names)
@@ -273,7 +277,7 @@ def find_question(
 def cut_question(texts: str | Sequence[str], question: Question) -> list[object]:
     """Return the parts of a text; the part with the question is a pair, the text around it.
 
-    If a span reaches over several parts, it is not cut out, and the whole text must be equal.
+    If the question is in more than one part, it is not cut out, and the whole text must be equal.
     """
     pieces: list[object] = []
     offset = 0
@@ -306,24 +310,24 @@ def _question_matched(text: str, pattern: re.Pattern[str]) -> Question:
 WINDOW = 32
 """The number of prompts of a partition in which a template is looked for."""
 LEAST_SHARED = 8
-"""The number of different prompts of the window that must share a template."""
+"""The number of different prompts in the window that must have a template in common."""
 COMPARED = 8
 """The number of latest prompts with which a prompt is compared."""
 LEAST_WORDS = 3
-"""Fewest words of each side of a template: greetings are shorter."""
+"""The fewest words of each side of a template. Greetings are shorter."""
 LEAST_EQUAL = 8
-"""Fewest equal characters at an end of two prompts: most pairs have fewer, and take no time."""
+"""The fewest equal characters at the start or the end of two prompts, to compare them further."""
 MOST_COMPARED_CHARS = 16_384
-"""Longer texts are not compared with each other. They may have a template that shorter ones have,
-or a labelled question."""
+"""Longer texts are not compared. But a template of shorter texts, or a labelled question, is also
+found in them."""
 LONGEST_GAP = 256
-"""Most characters between the end of equal text and the place before it where a template ends."""
+"""The most characters from the end of equal text back to a place where a template may end."""
 MOST_TEMPLATES = 8
-"""Most templates that are remembered for each side in a partition."""
+"""The most templates that are remembered for each side in a partition."""
 MOST_PARTITIONS = 128
-"""Most partitions with remembered prompts: at most 50 MB, mostly some KB."""
+"""The most partitions with remembered prompts. They take at most 50 MB, and mostly a few KB."""
 MOST_LABEL_CHARS = 80
-"""Longest label of a line: "Question:", "Helpful Answer:", "Answer the following question:"."""
+"""The longest label of a line: "Question:", "Helpful Answer:", "Answer the following question:"."""
 
 _BEFORE = re.compile(
     r"""
@@ -334,7 +338,7 @@ _BEFORE = re.compile(
     """,
     re.VERBOSE,
 )
-"""Where the part of a template before the question may end."""
+"""Matches a place where the part of a template before the question may end."""
 _AFTER = re.compile(
     r"""
       (?<!\s)\s*\n                   # the end of a line
@@ -345,11 +349,12 @@ _AFTER = re.compile(
     """,
     re.VERBOSE,
 )
-"""Where the part of a template after the question may begin. The lookbehinds keep the search in
-linear time: a long run of spaces or quotes is tried only from its first sign."""
+"""Matches a place where the part of a template after the question may begin. The lookbehinds keep
+the time linear: the match of a long run of spaces or quotes is tried only at its first one."""
 _LETTER = re.compile(r"\w")
 _CUE = re.compile(r"\n[\s>*\[]*(?:[A-Z][^\n]*:|#[^\n:]*)\**")
-"""A line after which the model writes: "Answer:", "### Answer"."""
+"""Matches the beginning of a cue, the line after which the model writes: "Answer:", "###
+Answer"."""
 _LAST = stems_of("question ask")
 """Words with which a label of a question ends: "Answer the following question", "A user asked"."""
 _ASKING = stems_of("query inquiry request message q user human customer client")
@@ -370,20 +375,20 @@ class _Prompts:
     def __init__(self) -> None:
         self._latest: deque[str] = deque(maxlen=COMPARED)
         self._firsts = self._lasts = "\0" * (COMPARED * LEAST_EQUAL)
-        """The first characters of all these, and the last ones: most prompts share none."""
+        """The first and the last characters of the latest prompts, for a quick first comparison."""
         self._shared: OrderedDict[int, tuple[int, ...]] = OrderedDict()
-        """By the hash of each prompt in the window: the hashes of what it shares with others."""
+        """For the hash of each prompt in the window, the hashes of the texts that it shares."""
         self._counts: Counter[int] = Counter()
         self.befores: OrderedDict[str, None] = OrderedDict()
-        """The known templates before a question, those in use last."""
+        """The known templates before a question, the most recently used last."""
         self.afters: OrderedDict[str, None] = OrderedDict()
         self.labels: OrderedDict[str, None] = OrderedDict()
-        """The known labels of a question in the last line: documents may stand before it."""
+        """The known labels of a question in the last line. Documents may be before this line."""
 
     def find(self, text: str) -> tuple[int, int]:
         """Return where the question in a prompt begins and ends, and learn from the prompt.
 
-        A repeat of a prompt in the window teaches nothing.
+        Nothing is learned from a prompt that is already in the window.
         """
         before, after = self._sides(text) if self.befores or self.afters else ("", "")
         start, end = len(before), len(text) - len(after)
@@ -409,10 +414,11 @@ class _Prompts:
         return before, after
 
     def _learn(self, text: str, start: int, end: int, asked_until: int, label: str) -> bool:
-        """Count what a prompt shares with others, and tell whether that shows a new template.
+        """Note what a prompt shares with others; return whether this shows a new template.
 
-        What prompts share beyond the known templates, which stand before ``start`` and after
-        ``end``, may be longer ones. ``asked_until``: the end of the question before a cue.
+        The known templates are before ``start`` and after ``end``. If prompts share more text than
+        these, that text may be a longer template. ``asked_until`` is the end of the question before
+        a cue.
         """
         stop = asked_until if start else end
         beginning, ending = text[: start + LEAST_EQUAL], text[max(0, stop - LEAST_EQUAL) :]
@@ -446,7 +452,8 @@ class _Prompts:
         """Remember the longest texts that enough prompts share, and tell whether one is new."""
         new = False
         for side, known in enumerate((self.befores, self.afters, self.labels)):
-            # The first prompt of a template was compared with none; labels are not compared.
+            # The first prompt of a template was compared with no other, so it is not counted.
+            # Labels are counted in all prompts.
             least = LEAST_SHARED if side == _LABEL else LEAST_SHARED - 1
             often = [
                 each
@@ -465,9 +472,9 @@ class _Prompts:
 class Templates:
     """Finds the template that many prompts of a partition share, and takes it out of their keys.
 
-    A program often writes the same words around each question. Then all its prompts look alike.
-    ``take_out`` leaves the question to be compared by meaning; the template must be equal.
-    Not thread-safe.
+    A program often writes the same words around each question, so all its prompts look alike. In
+    the key that ``take_out`` returns, only the question is compared by meaning, and the template
+    must be equal. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -500,9 +507,9 @@ class Templates:
 def _last_line(text: str, end: int) -> tuple[int, str, int]:
     """Return where the question in the last line ends, its label, and where it begins.
 
-    The line after it may be a cue, such as "Helpful Answer:", after which the model writes. The
-    label is in the line of the question ("Question: …") or the line above it; "" if there is none.
-    What stands before it, such as documents, may be another text in each prompt; it must be equal.
+    A cue such as "Helpful Answer:" may follow the question. The label is in the line of the
+    question ("Question: …") or in the line above it; it is "" if there is none. The text before the
+    label, such as documents, need not be a template, but must be equal in two prompts.
     """
     stop = len(text[:end].rstrip())
     begin = text.rfind("\n", max(0, stop - MOST_LABEL_CHARS), stop)
@@ -545,21 +552,21 @@ def _names_question(label: str) -> bool:
 
 
 def _shared_before(one: str, other: str) -> str:
-    """Return what two texts have in common at their starts, up to a place where a template ends."""
+    """Return the common prefix of two texts, up to a place where a template may end."""
     equal = _equal_start(one, other)
     ends = [m.end() for m in _BEFORE.finditer(one, max(0, equal - LONGEST_GAP), equal)]
     return one[: ends[-1]] if ends else ""
 
 
 def _shared_after(one: str, other: str) -> str:
-    """Return what two texts have in common at their ends, from a place where a template begins."""
+    """Return the common suffix of two texts, from a place where a template may begin."""
     start = len(one) - _equal_start(one[::-1], other[::-1])
     begin = _AFTER.search(one, start, start + LONGEST_GAP)
     return one[begin.start() :] if begin else ""
 
 
 def _may_be_template(text: str) -> bool:
-    """Tell whether a program may have written a text. People write function words, too."""
+    """Tell whether a program may have written a text: it is long enough, and has content words."""
     enough = len(text.split(None, LEAST_WORDS)) >= LEAST_WORDS
     return enough and not all(map(is_function_word, word_texts(text)))
 
@@ -580,8 +587,8 @@ def _equal_start(one: str, other: str) -> int:
 
 MOST_TURNS = 64
 MOST_CHARS = 16_384
-"""Most characters of a history that is compared by meaning; a longer one only matches an equal one.
-A history is stored with its entry."""
+"""The most characters of a history that is compared by meaning. A longer one must be equal. The
+history is stored with the entry, so its size matters."""
 
 _COURTEOUS = words_of("""
     thanks thank you thx ta cheers ok okay k great lovely perfect brilliant cool nice good ah oh
@@ -607,16 +614,17 @@ _TELLING = words_of("tell explain say show describe")
 _PLAIN_FIELDS = frozenset(("role", "content"))
 _INSTRUCTING = ("system", "developer")
 _THOUGHTS = words_of("reasoning reasoning_content reasoning_details thinking redacted_thinking")
-"""Fields of messages, and types of parts and items, that hold what the model thought."""
+"""Fields of messages, and types of parts and items, with the reasoning of the model."""
 _FINAL = "final_answer"
-"""The ``phase`` of an answer. Other phases are words on the way to it."""
+"""The ``phase`` of a final answer. Texts of other phases come before it."""
 _TEXT_TYPES = tuple({"type": name} for name in ("text", "input_text", "output_text"))
 
 
 class Conversation(Frozen, frozen=True):
     """The messages of a request before the last one, in two parts.
 
-    ``fixed`` is JSON-able and must be equal for two conversations to be compared at all.
+    ``fixed`` must be equal in two conversations, or they are not compared. It can be written as
+    JSON.
     """
 
     fixed: tuple[object, ...]
@@ -626,9 +634,9 @@ class Conversation(Frozen, frozen=True):
 def split_conversation(messages: Sequence[object]) -> Conversation | None:
     """Split canonical messages, or return None if only an equal history may match.
 
-    Only an equal history matches if there is no earlier user turn in plain text, if the history is
-    too long, or if the last message does not ask: the meaning of orders such as "cancel it" and
-    "yes, the first one" lies in the words that were said before.
+    Only an equal history may match if there is no earlier user turn in plain text, if the history
+    is too long, or if the last message is not a question: what "cancel it" and "yes, the first one"
+    mean depends on each word that was said before.
     """
     if len(messages) < 2:
         return None
@@ -638,7 +646,7 @@ def split_conversation(messages: Sequence[object]) -> Conversation | None:
         and before.keys() == _PLAIN_FIELDS
         and before["role"] in _INSTRUCTING
     ):
-        return None  # what stands before instructions is no history
+        return None  # messages before instructions are not part of a history
     turns, start = _plain_ending(messages)
     if not turns:
         return None
@@ -665,7 +673,7 @@ def asks(text: str) -> bool:
 def _plain_ending(messages: Sequence[object]) -> tuple[list[Turn], int]:
     """Return the turns after the last message that is not plain text, and the place of the first.
 
-    What the model thought before an answer is no turn. Its next answers follow what was said.
+    The model's reasoning before an answer is not a turn: later answers depend on the answer only.
     """
     turns: list[Turn] = []
     start = len(messages)
@@ -699,7 +707,7 @@ def _plain_turn(message: object) -> Turn | None:
 def _only_text(content: object, *, user: bool) -> str | None:
     """Return content that is a string, or the texts of a list that has nothing else.
 
-    Newlines join them, as those of the last user text. The thoughts of the model are left out.
+    Newlines join the texts, as in the last user text. The reasoning of the model is left out.
     """
     if isinstance(content, str):
         return content
@@ -716,7 +724,7 @@ def _only_text(content: object, *, user: bool) -> str | None:
 
 
 def _is_thought(part: object) -> bool:
-    """Tell whether a part or an item is what the model thought: Anthropic's, OpenAI's, Gemini's."""
+    """Tell whether a part or an item is reasoning, in Anthropic's, OpenAI's or Gemini's form."""
     if not isinstance(part, dict):
         return False
     kind = part.get("type")
@@ -724,7 +732,7 @@ def _is_thought(part: object) -> bool:
 
 
 def _without_courtesies(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Leave out turns that say nothing. But a user's "ok" after a question is an answer."""
+    """Leave out turns that are only courtesies. A user's "ok" after a question is an answer."""
     kept = []
     for place, turn in enumerate(turns):
         words = list(islice(word_texts(turn.text), _LONGEST_COURTESY + 1))

@@ -1,10 +1,10 @@
 """Live drafts: when a call for a half-typed prompt pays, and which request the draft became.
 
-The client gives its request once, with ``{{draft}}`` in the place of the text (``DraftTemplate``).
-Each revision of the text fills that place. A call that is made before the client asks pays if the
-text of the final request is the same. How often that is so is learned for each kind of end of the
-text (``TriggerUse``), and the dollars that were wasted stay within a share of those that answers
-cost (``WasteAccount``).
+The client sends its request once, with ``{{draft}}`` in the place of the text (``DraftTemplate``).
+Each revision of the text fills that place. A call that is made before the client asks pays only if
+the final text is the same. How often this is the case is learned for each kind of ending of the
+text (``TriggerUse``). The wasted dollars are limited to a share of the cost of answers
+(``WasteAccount``).
 """
 
 from __future__ import annotations
@@ -246,8 +246,9 @@ def refuse_call(
     """Return why the call is not made before the client asks, or None.
 
     ``use`` is the probability that its answer is used. The whole cost must fit in ``budget_usd``.
-    The expected waste must be small beside the dollars that are left for waste. The less likely the
-    answer is used, the smaller it must be, so calls with a poor chance take only what others leave.
+    The expected waste must be small compared with the dollars that are left for waste, and the
+    smaller, the less likely the answer is used. So calls with a poor chance get only what better
+    ones leave.
     """
     refusal = refuse_cost(estimate, budget_usd=budget_usd)
     if refusal is not None:
@@ -304,8 +305,8 @@ def kept_inferences(inferences: Sequence[Inference], text: str) -> list[Inferenc
 def next_segment(text: str, inferences: Sequence[Inference]) -> str | None:
     """Return the beginning of a text that the next inference should read; None: there is none yet.
 
-    It ends with a finished sentence that no inference has read. The last segment is held back: what
-    follows may change it (LiveMind, arXiv 2406.14319, section 3).
+    It ends with a finished sentence that no inference has read. The last segment is held back,
+    because the words after it may change its meaning (LiveMind, arXiv 2406.14319, section 3).
     """
     if len(text) < _LONG:
         return None
@@ -350,7 +351,7 @@ def refuse_warming(
 ) -> str | None:
     """Return why the provider's prompt cache is not filled before the client asks, or None.
 
-    Unless ``only_warming``, whole answers may be asked for early, too, and they come first.
+    Unless ``only_warming``, there may also be early calls for whole answers, which take precedence.
     """
     if template.prefix_tokens < PREFIX_TOKENS:
         return "short"

@@ -6,15 +6,15 @@ domain. In both, guards veto.
 **Conversations.** Two histories must mean the same for the last question. Turns that are equal
 except for case, spaces and punctuation are ignored. For the other turns these rules hold:
 
-- no number, date or name of one history may replace another one of the other history, and no number
-  or date may stand in one history alone;
-- no user turn may be an edit of a turn of the other history if a guard vetoes the two;
-- no history may hold a refusal, a correction or a reported action that the other does not;
-- each history must be contained in the other (with ``additions``, one of them): each of its user
-  turns uses only words that the other user used too, or means the same as a turn of the other. Only
-  the encoder can tell whether turns mean the same: ``HistoryComparison.unmatched``.
+- a number, date or name must not have been replaced by another one, and a number or date must not
+be in only one history; - a user turn must not be an edited version of a turn in the other history
+if a guard vetoes the two; - a refusal, a correction or a reported action must not be in only one
+history; - each history must be contained in the other (with ``additions``: one in the other). That
+is, each of its user turns has only words that the other user used, too, or means the same as a turn
+of the other. Whether turns mean the same, only the encoder can tell
+(``HistoryComparison.unmatched``).
 
-**Vetoes of people:** questions and entries that are not matched by meaning any more.
+**Vetoes of people:** they stop the match by meaning for questions and entries.
 """
 
 from __future__ import annotations
@@ -66,19 +66,20 @@ if TYPE_CHECKING:
 
 
 MOST_UNMATCHED = 4
-"""Most user turns that may be reworded in one comparison."""
+"""The most reworded user turns in one comparison."""
 MOST_COUNTERPARTS = 2
-"""Most turns of the other history that each is compared with, those with most common words
-first."""
+"""The most turns of the other history with which each is compared: those with the most common
+words."""
 
 _NOTHING = Encoding(
     sentence=np.zeros(0, np.float32), tokens=np.zeros((0, 0), np.float32), spans=(), complete=False
 )
 _CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
-"""Turns with code: in them signs count as much as words, so they must be equal."""
+"""Matches in turns with code. In code, signs matter as much as words, so such turns must be
+equal."""
 _CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
-"""Punctuation at the end of a word. With the lookbehind the search takes linear time, because a
-long run of signs is tried only from its first sign."""
+"""Matches punctuation at the end of a word. The lookbehind keeps the time linear: the match of a
+long run of signs is tried only at its first sign."""
 _YES = words_of("yes yeah yep yup correct")
 _NO = words_of("no nope nah not none")
 _SMALL_TALK = (
@@ -110,11 +111,11 @@ def compare_histories(
 ) -> HistoryComparison:
     """Compare two histories.
 
-    The result is symmetric, except that ``unmatched`` may name either side on a tie.
+    The order of the two does not matter, except that on a tie ``unmatched`` may name either side.
 
-    ``veto`` asks the guards about two turns that are nearly the same. With ``additions`` one user
-    may have said more than the other. The parses of turns are kept for each ``tenant``: the time of
-    an answer tells no tenant what another one wrote.
+    ``veto`` asks the guards about two turns that are nearly equal. With ``additions``, one user may
+    have said more than the other. The parses of turns are cached for each ``tenant`` apart, so that
+    the time of an answer does not show a tenant what another one wrote.
     """
     parse = partial(_parse, tenant)
     mine, theirs = _differing_turns(one, other)
@@ -137,7 +138,7 @@ def compare_histories(
 
 
 def _differing_turns(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
-    """Return the turns of each history that the other does not have in the same order."""
+    """Return the turns of each history that the other does not have, or has in another order."""
     matcher = SequenceMatcher(
         None, [_speech(turn) for turn in one], [_speech(turn) for turn in other], autojunk=False
     )
@@ -159,7 +160,7 @@ def _speech(turn: Turn) -> tuple[bool, str]:
 def _end_differs(
     one: Sequence[Turn], other: Sequence[Turn], mine: Sequence[Turn], theirs: Sequence[Turn]
 ) -> str | None:
-    """Find a last topic that only one history has: a question such as "how much?" refers to it."""
+    """Return a veto if only one history has the last topic, to which "how much?" would refer."""
     ends = one[-1:] and one[-1] in mine, other[-1:] and other[-1] in theirs
     return "end" if ends[0] != ends[1] else None
 
@@ -180,7 +181,7 @@ def _speech_differs(mine: Sequence[Turn], theirs: Sequence[Turn], parse: TurnPar
 
 
 def _stance(texts: Iterable[str]) -> str | None:
-    """Return the "yes" or "no" with which turns begin. A "no" counts more than a "yes"."""
+    """Return the "yes" or "no" with which turns begin. If they have both, it is "no"."""
     first = {word.text for text in texts for word in split_words(text)[:1]}
     return "no" if first & _NO else "yes" if first & _YES else None
 
@@ -214,12 +215,12 @@ class _Facts:
         self.names = {name for parse in parses for name in parse.names}
 
     def swaps_fact_with(self, other: _Facts) -> bool:
-        """Tell whether each side holds a fact of one kind that the other lacks."""
+        """Tell whether each side has a fact of one kind that the other does not have."""
         kinds = zip(self._kinds(), other._kinds(), strict=True)
         return any(ours - theirs and theirs - ours for ours, theirs in kinds)
 
     def exceeds(self, other: _Facts) -> bool:
-        """Tell whether this side has a number or a date that the other side lacks."""
+        """Tell whether this side has a number or a date that the other side does not have."""
         return bool(self.numbers - other.numbers or self.dates - other.dates)
 
     def _kinds(self) -> tuple[set[str], set[str], set[str]]:
@@ -240,7 +241,7 @@ def _find_vetoed_edit(
     veto: Callable[[Parse, Parse], str | None],
     parse: TurnParser,
 ) -> str | None:
-    """Find a user turn that is an edit of a turn of the other history, and that a guard vetoes."""
+    """Return the veto on a user turn that is an edited version of a turn of the other history."""
     for turn in mine:
         for other in theirs:
             if turn.user and other.user:
@@ -267,7 +268,7 @@ def _edit_conflict(
 
 
 def _swaps_words(text: str, other: str) -> bool:
-    """Tell whether a few words replace a few others: such an edit changes a detail."""
+    """Tell whether only a few words were replaced by a few others, so that a detail changed."""
     words, other_words = _words(text), _words(other)
     only, only_other = words - other_words, other_words - words
     if not 0 < len(only) <= MOST_EXCHANGED or not 0 < len(only_other) <= MOST_EXCHANGED:
@@ -276,7 +277,7 @@ def _swaps_words(text: str, other: str) -> bool:
 
 
 def _words(text: str) -> set[str]:
-    """Return the content words as they are written: "weekly" is not "week"."""
+    """Return the content words as they are written, without stemming: "weekly" is not "week"."""
     return {
         word.text
         for word in split_words(text)
@@ -313,15 +314,15 @@ def _content(parse: Parse) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _parse(tenant: str, text: str) -> Parse:  # noqa: ARG001 - each tenant has its own results
-    """Parse a turn without an encoding. The guard that needs vectors then vetoes."""
+    """Parse a turn without an encoding. The guard that compares word vectors then vetoes."""
     return parse_prompt(text, _NOTHING)
 
 
 class GuardedMatch:
     """The base of match policies with guards: the parse of a prompt, and the vetoes.
 
-    ``soft`` guards never veto a neighbour: the policy weighs them. Raises ConfigError for an
-    unknown guard.
+    ``soft`` guards do not veto a neighbour by themselves: the policy decides. Raises ConfigError
+    for an unknown guard.
     """
 
     prepare = staticmethod(parse_prompt)
@@ -342,7 +343,7 @@ class GuardedMatch:
         self._soft = tuple(pair for pair in enabled if pair[0] in soft)
 
     def veto(self, query: Parse, candidate: Parse) -> str | None:
-        """Return the first guard that fires and is not soft, or None."""
+        """Return the first guard, of those that are not soft, that fires, or None."""
         return _first_veto(self._guards, query, candidate)
 
     def soft_veto(self, query: Parse, candidate: Parse) -> str | None:
@@ -354,11 +355,11 @@ class GuardedMatch:
         return self.veto(query, candidate) or self.soft_veto(query, candidate)
 
     def hit_share(self, context: MatchContext) -> float:
-        """Return the share of a domain's encoded questions that were hits lately, from 0 to 1."""
+        """Return the share of hits among a domain's recently encoded questions, from 0 to 1."""
         return self._gates.of(context).hit_share
 
     def reworded(self, turn: Parse, counterpart: Parse) -> bool:
-        """Tell whether no guard vetoes one turn of a conversation in place of another."""
+        """Tell whether one turn may be a reworded version of the other: no guard vetoes them."""
         return self.any_veto(turn, counterpart) is None
 
 
@@ -383,7 +384,7 @@ class StaticMatch(GuardedMatch):
 
     @property
     def minimum(self) -> float:
-        """The threshold. No neighbour below it is worth loading."""
+        """The threshold. A neighbour below it is never served."""
         return self._threshold
 
     def gate(self, context: MatchContext) -> float:
@@ -397,7 +398,7 @@ class StaticMatch(GuardedMatch):
         max_error: float | None,  # noqa: ARG002 - a static policy promises nothing
         tenant: str = "",
     ) -> HistoryComparison:
-        """Compare two histories. Both must hold the same facts."""
+        """Compare two histories, which must contain the same facts."""
         return compare_histories(one, other, self.any_veto, additions=False, tenant=tenant)
 
     def judge(
@@ -429,12 +430,12 @@ LEAST_SIMILARITY = 0.5
 """The least similarity of a neighbour from which anything can be learned."""
 
 ADDITIONS_FROM = 0.05
-"""With this error target or a laxer one, one history may hold more than the other
+"""With this error target or a laxer one, one history may contain more than the other
 (``docs/conversations.md``)."""
 
 
 def version_of(guards: Collection[str]) -> str:
-    """Return the version of labels with these guards. Other guards let other pairs be judged."""
+    """Return the version of labels made with these guards: other guards select other pairs."""
     off = sorted(GUARDS.keys() - set(guards))
     return VERSION + "".join(f"-no-{name}" for name in off)
 
@@ -443,9 +444,8 @@ class VerifiedMatch(GuardedMatch):
     """Serves the nearest neighbour that no guard vetoes, if the rule of its domain allows it.
 
     The first neighbour without a veto is the candidate. If the rule refuses it, the caller must not
-    try the next one, because the promise holds only for one candidate of each request.
-    ``domain_of`` returns the learning domain of a request.
-    Raises ConfigError for an unknown guard.
+    try the next one, because the error target holds for one candidate of each request.
+    ``domain_of`` returns the learning domain of a request. Raises ConfigError for an unknown guard.
     """
 
     minimum = LEAST_SIMILARITY
@@ -472,7 +472,7 @@ class VerifiedMatch(GuardedMatch):
         max_error: float | None,
         tenant: str = "",
     ) -> HistoryComparison:
-        """Compare two histories. With a lax target one side may have said more than the other."""
+        """Compare two histories. With a lax error target, one may contain more than the other."""
         target = self.error_limit.max_error if max_error is None else max_error
         target = min(target, self.error_limit.max_error)
         additions = target >= ADDITIONS_FROM
@@ -481,7 +481,10 @@ class VerifiedMatch(GuardedMatch):
     def judge(
         self, query: Parse, candidate: Parse, nearby: RankedNeighbor, veto: str | None = None
     ) -> Verdict:
-        """Measure the pair and apply the rule of the domain. The features are always returned."""
+        """Measure the pair and apply the rule of its domain.
+
+        The verdict always has the features.
+        """
         domain = self._domain_of(nearby.context.domain)
         features = measure_pair(query, candidate, nearby, domain.entry_stats, veto)
         score = domain.score(features, nearby.neighbor.id)
@@ -507,9 +510,9 @@ class VerifiedMatch(GuardedMatch):
 
 
 def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:
-    """Veto texts without a common content word.
+    """Veto two texts without a common content word.
 
-    A text can be forged so that its vector is near (CacheAttack).
+    An attacker can write a text whose vector is near that of another one (CacheAttack).
     """
     apart = query.content and candidate.content and query.content.isdisjoint(candidate.content)
     return "unrelated" if apart else None
@@ -528,11 +531,11 @@ def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | N
 FEEDBACK = "feedback"
 """The name of a person's veto."""
 MOST_VETOES = 20_000
-"""Most vetoes that are kept, some 10 MB. The oldest are evicted first."""
+"""The most vetoes that are kept: some 10 MB. The oldest are evicted first."""
 
 
 class Veto(NamedTuple):
-    """The entry and the question that a wrong answer stops."""
+    """The entry and the question of an answer that a person called wrong."""
 
     entry: str
     question: str
@@ -541,16 +544,16 @@ class Veto(NamedTuple):
 
 
 def question_of(key: CacheKey) -> str:
-    """Return the name of a question for vetoes: the same text among the same neighbours."""
+    """Return the name of a question for vetoes: a digest of its text and its partition."""
     return blake2b(f"{key.group}\0{key.query}".encode(), digest_size=12).hexdigest()
 
 
 class Vetoes:
-    """Vetoes by the request whose answer a person called wrong, unless the person took it back.
+    """The vetoes of people, by the request whose answer was called wrong.
 
-    If a person calls a hit wrong, the entry answers no rewordings any more, and the question is
-    matched with no entry any more, so the next caller gets a fresh answer. With ``pair_only`` only
-    this entry no longer answers this question.
+    If a person calls a hit wrong, its entry answers no reworded prompt any more, and its question
+    is not matched by meaning any more, so the next caller gets a fresh answer. With ``pair_only``,
+    only this entry does not answer this question any more. A later "correct" lifts the veto.
     """
 
     def __init__(self, rows: Mapping[str, Veto] | None = None) -> None:
@@ -563,23 +566,23 @@ class Vetoes:
         return len(self._rows)
 
     def rows(self) -> dict[str, Veto]:
-        """Return all, oldest first."""
+        """Return all vetoes by their requests, the oldest first."""
         return dict(self._rows)
 
     def find(self, id: str) -> Veto | None:
-        """Return the veto that a verdict on this request placed."""
+        """Return the veto that a verdict on this request has set."""
         return self._rows.get(id)
 
     def refuses(self, entry: str, question: str) -> bool:
-        """Tell whether an entry must not answer a question that rewords its own."""
+        """Tell whether an entry must not answer this question by meaning."""
         asked = ((entry, question), (entry, ""), ("", question))
         return any(each in self._stopped for each in asked)
 
     def apply(self, label: Label) -> bool:
         """Apply the verdict of a person; return whether it changed anything.
 
-        The last verdict counts. "Wrong" as feedback is about an answer that was served; "wrong" in
-        a review is only about a pair (``pair_only``).
+        The last verdict on a request counts. "Wrong" in a review is only about a pair
+        (``pair_only``); as feedback it is about an answer that was served.
         """
         if label.source not in (LabelSource.FEEDBACK, LabelSource.REVIEW):
             return False
@@ -623,7 +626,7 @@ class Vetoes:
 
 
 def _stops(veto: Veto) -> tuple[tuple[str, str], ...]:
-    """Return the stopped pairs of entry and question; "" matches any."""
+    """Return the blocked pairs of entry and question. "" stands for any of them."""
     if veto.pair_only:
         return ((veto.entry, veto.question),)
     return ((veto.entry, ""), ("", veto.question)) if veto.question else ((veto.entry, ""),)

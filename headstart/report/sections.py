@@ -229,7 +229,7 @@ def render_document(
 
 
 def _section(section: ReportSection) -> str:
-    note = f'<p class="soft">{escape(section.note)}</p>' if section.note else ""
+    note = "".join(f'<p class="soft">{escape(line)}</p>' for line in section.note.splitlines())
     plot = "" if section.plot is None else section.plot()
     table = "" if section.table is None else _table_rows(section.table)
     return f"<section><h2>{escape(section.title)}</h2>{note}{plot}{table}</section>"
@@ -293,6 +293,7 @@ class ReportSection(NamedTuple):
     title: str
     table: Table | None = None
     note: str = ""
+    """Its lines are paragraphs."""
     plot: Callable[[], str] | None = None
     """Draws the plot as HTML. A terminal shows no plot."""
 

@@ -61,7 +61,7 @@ def test_a_request_keeps_its_own_model() -> None:
         ({"body": {}, "method": "GET"}, "line 2: method"),
         ({"body": {}, "url": "/admin"}, "line 2: url: '/admin'"),
         ({"prompt": "x", "stream": True}, "line 2: stream"),
-        ({"id": "first", "prompt": "x"}, "line 2: the id 'first' is that of line 1"),
+        ({"id": "first", "prompt": "x"}, "line 2: the id 'first' is also that of line 1"),
     ],
 )
 def test_a_wrong_line_is_named_before_anything_is_asked(row: dict[str, Any], said: str) -> None:

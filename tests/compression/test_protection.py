@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headstart.compression.selection import (
-    relays,
+    passes_results_on,
     shows_file,
     understand,
 )
@@ -146,7 +146,7 @@ def test_long_words_are_read_in_linear_time(run: str) -> None:
     # A square of this length takes minutes.
     words = run * (200_000 // len(run))
     assert not understand(words[:50_000]).beside().verbatim
-    assert not relays(words)
+    assert not passes_results_on(words)
 
 
 def test_two_messages_of_one_turn_show_examples_together() -> None:
@@ -157,5 +157,5 @@ def test_two_messages_of_one_turn_show_examples_together() -> None:
 
 
 def test_a_system_text_asks_for_copies_within_one_sentence() -> None:
-    assert relays("Pass on what the tool says\nand print its output word for word.")
-    assert not relays("Leave old code unchanged. The tool returns text.")
+    assert passes_results_on("Pass on what the tool says\nand print its output word for word.")
+    assert not passes_results_on("Leave old code unchanged. The tool returns text.")

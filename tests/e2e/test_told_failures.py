@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from headstart.lab.simulator.faults import Cut, ErrorFrame, InvalidEvent, Stall, Status
-from headstart.middleware.upstreams.outgoing import as_ours
+from headstart.middleware.upstreams.outgoing import upstream_error
 from headstart.settings import UpstreamSettings
 from support.raw_upstream import RawUpstream, raw_upstream
 from support.scripted import ScriptedUpstream
@@ -104,7 +104,7 @@ async def test_a_certificate_that_is_not_accepted(
             "stalled (status 200: fell silent in its answer, beyond upstream.stall_s)",
         ),
         (InvalidEvent(), "protocol (status 200: an event of the stream is not JSON)"),
-        (ErrorFrame(), "server-error (status 200: its answer tells of an error)"),
+        (ErrorFrame(), "server-error (status 200: its answer contains an error)"),
         (Status(status=500), "server-error (status 500)"),
     ],
 )
@@ -156,5 +156,5 @@ async def test_each_attempt_has_its_own_reason(caplog: pytest.LogCaptureFixture)
 
 
 async def test_an_unknown_error_of_the_client_library_quotes_nothing() -> None:
-    error = as_ours(UpstreamSettings(name="p", base_url="http://x"), ValueError(SECRET), 1.0)
+    error = upstream_error(UpstreamSettings(name="p", base_url="http://x"), ValueError(SECRET), 1.0)
     assert str(error) == "upstream p closed the connection"

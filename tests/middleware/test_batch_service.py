@@ -98,7 +98,7 @@ async def test_a_refused_key_fails_the_batch(tmp_path: Path) -> None:
         assert done.status == "failed"
         assert done.errors
         [error] = done.errors.data or []
-        assert "a person must correct this" in (error.message or "")
+        assert "only a person can correct this" in (error.message or "")
         content = await client.files.content(str(done.error_file_id))
         rows = [json.loads(each) for each in content.text.splitlines()]
         assert len(rows) == 30

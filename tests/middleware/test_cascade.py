@@ -109,7 +109,7 @@ async def early(targets: Targets, fast: Actor, slow: Actor) -> Cascade:
     request = asking(HARD).request
     assert request is not None
     for _ in range(30):
-        await upstream.panel.rule(request, None, None)
+        await upstream.panel.judge_draft(request, None, None)
     assert upstream.panel.expects_failure(request)
     return upstream
 

@@ -88,7 +88,7 @@ async def test_a_cascade_keeps_its_promises_in_any_weather(part: int) -> None:
         for _ in range(chance.randint(0, 20)):
             request = chat_call().request
             assert request is not None
-            await upstream.panel.rule(request, None, None)
+            await upstream.panel.judge_draft(request, None, None)
         said = await run(ask(upstream, chance), chance.choice([chance.randint(1, 60), 500]))
         where = f"seed {seed}: {said!r} {targets.outcomes()}"
         if said is not None:

@@ -106,7 +106,7 @@ async def test_an_accepted_draft_closes_the_strong_models_socket(
     request = chat_call().request
     assert request is not None
     for _ in range(30):
-        await upstream.panel.rule(request, None, None)
+        await upstream.panel.judge_draft(request, None, None)
 
     async def release() -> None:
         while not slow.calls:

@@ -17,7 +17,7 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import UPSTREAM_DIALECTS
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.upstreams.http import HTTPUpstream
-from headstart.middleware.upstreams.outgoing import headers_across
+from headstart.middleware.upstreams.outgoing import neutral_headers
 from headstart.settings import UpstreamSettings
 from headstart.types import Call, ErrorReported
 from support.candidates import make_call
@@ -343,7 +343,7 @@ async def test_path_takes_the_version_of_the_base_url(base: str, path: bytes, se
 async def test_callers_key_takes_the_providers_form(
     headers: Headers, query: bytes, dialect: str, sent: tuple[str, str]
 ) -> None:
-    across = headers_across(headers, query, None, UPSTREAM_DIALECTS[dialect].key_header)
+    across = neutral_headers(headers, query, None, UPSTREAM_DIALECTS[dialect].key_header)
     assert [pair for pair in across if pair[1].endswith("k")] == [sent]
 
 

@@ -98,7 +98,7 @@ def test_a_view_has_an_address_and_is_readable_on_a_phone(page: Page) -> None:
         # A closed view leaves the address.
         expect(page).to_have_url(sidecar.url + "/_headstart/", timeout=PATIENCE_MS)
         see(page, "#hits-note", "no request")
-        see(page, "#no-requests", "No request yet.")
+        see(page, "#no-requests", "No request since the server started.")
         page.click("text=What was learned")
         expect(body).to_have_text("Nothing yet.", timeout=PATIENCE_MS)
         page.go_back()

@@ -309,7 +309,7 @@ def test_a_frame_that_a_carriage_return_ends_is_not_learnt() -> None:
 
 def test_a_piece_of_one_frame_is_read_at_once_if_its_text_has_no_escapes() -> None:
     shape = shape_of(chunk("x"))
-    assert shape.only(chunk("n\u00e4chstes Wort")) == TextDelta(text="n\u00e4chstes Wort")
+    assert shape.read_one(chunk("n\u00e4chstes Wort")) == TextDelta(text="n\u00e4chstes Wort")
     left_to_read = (
         chunk("a") + chunk("b"),
         chunk('say "a"'),
@@ -321,7 +321,7 @@ def test_a_piece_of_one_frame_is_read_at_once_if_its_text_has_no_escapes() -> No
         chunk("x").replace(b"x", b"a tab\t"),
         chunk("x")[:-1],
     )
-    assert [shape.only(data) for data in left_to_read] == [None] * len(left_to_read)
+    assert [shape.read_one(data) for data in left_to_read] == [None] * len(left_to_read)
 
 
 def test_a_run_of_empty_lines_is_one_piece() -> None:

@@ -11,7 +11,16 @@ import pytest
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
-from headstart.report.sections import dollars, duration, estimate, percent, render_page, verdict
+from headstart.report.sections import (
+    ReportSection,
+    dollars,
+    duration,
+    estimate,
+    percent,
+    render_document,
+    render_page,
+    verdict,
+)
 from headstart.report.values import Estimate, Estimates, Interval
 from support.browser import CHROMIUM, chromium
 
@@ -164,3 +173,9 @@ def test_the_verdict_names_what_disagrees(apart: tuple[bool | None, ...], words:
         hits=9, entries=3, held_out=2, largest_entry="e", largest_share=0.5, estimates=estimates
     )
     assert words in verdict(found)
+
+
+def test_each_line_of_a_note_is_a_paragraph() -> None:
+    section = ReportSection("Advice", note="Set 2 %.\nTarget 5 %: <too lax>.")
+    page = render_document(title="", heading="", period="", parts=[section], notes="")
+    assert '<p class="soft">Set 2 %.</p><p class="soft">Target 5 %: &lt;too lax&gt;.</p>' in page

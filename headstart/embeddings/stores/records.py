@@ -1,17 +1,18 @@
 """The common part of all stores: encoded values, the log that readers follow, and the labels.
 
-A value is stored in a versioned envelope: one version byte, then MessagePack. A store may hold
-values of a newer version, or damaged ones. Decoding skips them, so a rollback or a bad row costs a
-miss and never a crash. With a cipher, entries, vectors and sketches are encrypted in an envelope of
-another version (``encryption.py``), and the names of their encoders begin with ``SEALED``.
+A value is stored in a versioned envelope: one version byte, then MessagePack. A store may contain
+values of a newer version, or damaged ones. Decoding skips them: after a rollback, or for a damaged
+row, a lookup is a miss and nothing crashes. With a cipher, entries, vectors and sketches are
+encrypted in an envelope of another version (``encryption.py``), and the names of their encoders
+begin with ``SEALED``.
 
-The log has one row for each entry that was stored or removed. Rows hold ids and no values: a reader
-gets the vector beside them. The log keeps ``LOG_ROWS`` rows and is never empty, so a cursor always
-names a row. A reader reads from its cursor on, including that row. If the row is missing, the log
-no longer reaches back to the cursor.
+The log has one row for each entry that was stored or removed. Rows have only ids; a reader gets the
+vectors in addition. The log keeps ``LOG_ROWS`` rows and is never empty, so a cursor always names a
+row. A reader reads from its cursor on, including that row. If the row is missing, the log no longer
+reaches back to the cursor, and the reader has to start over.
 
-The labels are an append-only sequence. It may be empty. It does not show that the oldest labels are
-gone: a late reader learns from the labels that exist.
+The labels are an append-only sequence, which may be empty. The store deletes the oldest ones
+without a trace, so a late reader learns from the labels that still exist.
 """
 
 from __future__ import annotations
@@ -50,33 +51,34 @@ VERSION = b"\x01"
 SEALED_VERSION = b"\x02"
 """The first byte of an encrypted value (``encryption.VERSION``)."""
 SEALED = "sealed:"
-"""Begins the name of an encoder or a table of sketches whose vectors or sketches are encrypted."""
+"""The prefix of the names of encoders and sketchers whose vectors or sketches are encrypted."""
 ENCRYPTION = "encryption"
 """The name of the document with the ids of the keys with which a store was written."""
 MOST_KEYS = 16
-"""The keys whose ids that document has at most."""
+"""The most ids of keys in that document."""
 LABEL_ROWS = 200_000
-"""The labels that a store keeps: about 100 MB, in memory, on disk or in Redis."""
+"""The number of labels that a store keeps: about 100 MB, in memory, on disk or in Redis."""
 DOCUMENTS = 100_000
-"""The documents that a store keeps. The least recently written are evicted first."""
+"""The number of documents that a store keeps. The least recently written are evicted first."""
 LOG_ROWS = 65_536
-"""The log rows that a store keeps. A reader that polls every 0.2 s loses rows only above 300,000
-writes a second."""
+"""The number of log rows that a store keeps. A reader that polls every 0.2 s loses rows only above
+300,000 writes a second."""
 BOOK_ROWS = 200_000
-"""The rows of the books that a store keeps: about 40 MB."""
+"""The number of rows of the books that a store keeps: about 40 MB."""
 BATCH_ROWS = 1024
-"""The entries that one commit removes at most, and the rows of one read: no commit takes long."""
+"""The most entries that one commit removes, and the most rows of one read, so that neither takes
+long."""
 LEAP_S = 3600.0
-"""A clock that moves on by so much more than the time that has passed was set."""
+"""If the clock advances by so much more than the time that has passed, somebody has set it."""
 SETTLES_S = 3600.0
-"""Time without a leap after which a clock that was set ahead is believed."""
+"""A clock that was set ahead is believed after so many seconds."""
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of a store; None: no bound. The least recently used are evicted first."""
 
     ttl_s: float | None = None
-    """The life of an entry that has no ``expires`` of its own, counted from ``created``."""
+    """The lifetime, from ``created`` on, of an entry that has no ``expires`` of its own."""
     max_entries: int | None = None
     max_bytes: int | None = None
     """The bytes of encoded entries and vectors, without the store's own overhead."""
@@ -110,16 +112,16 @@ class EncodedPut(NamedTuple):
     """The bytes that count against ``max_bytes``."""
 
     def row(self) -> VectorRow | None:
-        """Return the row for an index, or None without a vector and a sketch."""
+        """Return the row for an index, or None if there is neither a vector nor a sketch."""
         return index_row(self.id, self.partition, self.encoder, self.vector, self.sketch)
 
 
 def index_row(
     id: str, partition: object, encoder: object, vector: object, sketch: Sketch | None
 ) -> VectorRow | None:
-    """Return the row of an entry for an index, or None without a vector and a sketch.
+    """Return the row of an entry for an index, or None if it has neither vector nor sketch.
 
-    None also if somebody gave a column of SQLite another type.
+    Also None if a column has a wrong type, which is possible in an edited file of SQLite.
     """
     row: object = None if sketch is None else sketch.row
     if vector is None and row is None:
@@ -172,7 +174,7 @@ def _encrypted(put: EncodedPut, cipher: StoreCipher) -> EncodedPut:
 
 
 def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
-    """Encode an entry to store. An entry without an end expires after ``limits.ttl_s``.
+    """Encode an entry to store. If it has no ``expires``, it expires after ``limits.ttl_s``.
 
     Raises StoreError if a value cannot be encoded, or if the entry alone exceeds ``max_bytes``.
     """
@@ -211,7 +213,7 @@ def encode(value: Entry | Served | Label) -> bytes:
 def decode(kind: type[T], value: object) -> T | None:
     """Return the value of an envelope; None if this version cannot read it.
 
-    If somebody edited a file of SQLite, a column may hold a number or a text.
+    ``value`` may be of any type: in an edited file of SQLite it may be a number or a text.
     """
     if not isinstance(value, bytes) or value[:1] != VERSION:
         return None
@@ -227,7 +229,7 @@ _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
 def can_be_sent(entry: Entry) -> bool:
-    """Tell whether an answer can be sent over HTTP. Somebody else may have written the entry."""
+    """Tell whether an answer can be sent over HTTP. Another program may have written the entry."""
     if not (math.isfinite(entry.created) and math.isfinite(entry.expires or 0.0)):
         return False
     answer = entry.answer
@@ -247,7 +249,7 @@ def can_be_sent(entry: Entry) -> bool:
 
 
 class LogRow(NamedTuple):
-    """One entry was stored or removed."""
+    """A row of the log: an entry was stored or removed."""
 
     cursor: str
     deleted: bool
@@ -297,22 +299,23 @@ def row_number(cursor: str) -> int:
 # --- the thread of a store -------------------------------------------------------------------
 
 BATCH_JOBS = 256
-"""The largest number of jobs in one batch. The first job waits for the last one."""
+"""The most jobs in one batch. The first job has its result when the last one is done."""
 POLL_S = 0.005
-"""Seconds between two looks whether the thread has ended."""
+"""Seconds between two checks whether the thread has ended."""
 PAUSE_S = 10.0
-"""Seconds in which jobs with a limit fail at once, after a batch has taken longer than a limit."""
+"""After a batch took longer than the limit of a job, jobs with a limit fail at once for so many
+seconds."""
 
 
 class BatchWorker(Generic[Job, Result]):
     """Runs jobs on its own thread. One event loop submits them.
 
-    It wakes once for all jobs that came together, and so does the loop: under load the jobs share
-    the cost of the two wake-ups, and a writer gets group commits.
+    ``run`` gets all jobs that have come in the meantime, in their order, and returns a result or an
+    exception for each. So under load many jobs share two wake-ups, one of the thread and one of the
+    loop, and a writer gets group commits.
 
-    ``run`` gets the jobs that came together, in their order, and returns a result or an exception
-    for each. With ``tick_s`` it is also called without jobs if none came for that time. Such a call
-    has no caller, so its failure is ignored. The thread calls ``end`` when it ends.
+    With ``tick_s``, ``run`` is also called without jobs if no job came for that time. Errors of
+    such a call are ignored, because nobody waits for it. The thread calls ``end`` when it ends.
     """
 
     def __init__(
@@ -335,10 +338,10 @@ class BatchWorker(Generic[Job, Result]):
         self._thread.start()
 
     async def submit(self, job: Job, longest_s: float | None = None) -> Result:
-        """Run a job after the earlier ones. A job whose caller is cancelled runs all the same.
+        """Run a job after the earlier ones, even if its caller is cancelled meanwhile.
 
-        Raises StoreError if there is no result after ``longest_s``. A job that waits for its turn
-        longer than that is not run.
+        Raises StoreError if there is no result after ``longest_s``. A job that has not begun by
+        then is not run.
         """
         now = time.monotonic()
         if self._closing:
@@ -407,7 +410,7 @@ class BatchWorker(Generic[Job, Result]):
         if self._paused_until == math.inf:
             self._paused_until = time.monotonic() + PAUSE_S
         for future, outcome in zip(futures, outcomes, strict=True):
-            if not future.done():  # else its caller was cancelled
+            if not future.done():  # a cancelled caller's future is done
                 failed = isinstance(outcome, Exception)
                 (future.set_exception if failed else future.set_result)(outcome)
 
@@ -426,13 +429,15 @@ class _Submitted(Generic[Job, Result]):
 
 @dataclass(slots=True)
 class DeletionClock:
-    """Returns the Unix seconds until which expired entries and counters are deleted.
+    """Returns a Unix time: what had expired at that time may be deleted from the store.
 
-    A clock that is set far ahead for a moment must not empty a store: after a leap nothing is
-    deleted for ``SETTLES_S``, or until the clock is set back. Lookups go by the clock itself.
+    A clock that is set far ahead for a moment must not empty a store. So after a leap of the clock
+    nothing is deleted for ``SETTLES_S``, or until the clock is set back. Lookups use the clock
+    itself.
 
-    ``last`` is the time of the store's newest row. If the first look is that much later, the
-    process was away, or the clock is wrong: only what had expired at ``last`` is deleted at first.
+    ``last`` is the time of the store's newest row. If the clock is far later at the start, the
+    process was down for long, or the clock is wrong. At first only what had expired at ``last`` is
+    then deleted.
     """
 
     clock: Callable[[], float]
@@ -441,17 +446,17 @@ class DeletionClock:
     _ahead: float = 0.0
     _settles: float = -math.inf
     _believed: float = -math.inf
-    """What is returned until then."""
+    """The time that is returned meanwhile."""
 
     def __post_init__(self) -> None:
-        """Take the first look."""
+        """Read the clock for the first time."""
         now, at = self.clock(), self.monotonic()
         self._ahead = now - at
         if self.last is not None and now - self.last >= LEAP_S:
             self._settles, self._believed = at + SETTLES_S, self.last
 
     def __call__(self) -> float:
-        """Look at the clock; return its time, or an earlier one while it is not believed."""
+        """Read the clock; return its time, or an earlier one while it is not believed."""
         now, at = self.clock(), self.monotonic()
         leap = now - at - self._ahead
         self._ahead = now - at
@@ -474,11 +479,11 @@ class StoreOptions(TypedDict, total=False):
 
 
 SHORTEST_SECRET = 16
-"""Fewest bytes of a store's secret. The names of scopes hide credentials only if it is random."""
+"""The fewest bytes of a store's secret, which must be random: it hides the callers' credentials."""
 
 
 def checked_secret(value: object, place: str) -> bytes:
-    """Return the secret of a store. Raises StoreError if it was replaced by one to be guessed."""
+    """Return the secret of a store. Raises StoreError if it was replaced by a weak one."""
     if isinstance(value, bytes) and len(value) >= SHORTEST_SECRET:
         return value
     raise StoreError(
@@ -488,10 +493,10 @@ def checked_secret(value: object, place: str) -> bytes:
 
 
 def charge_all(charges: Sequence[Charge], values: Sequence[int]) -> Charged:
-    """Return the counters' values after the charges, if none passes its limit; else ``values``.
+    """Return the values of the counters after the charges, or ``values`` if one passes its limit.
 
-    A counter that was lost meanwhile is not lowered, because the amount to give back was in the
-    lost counter.
+    A counter never falls below 0: it may have been lost since the amount was added that a charge
+    gives back.
     """
     after = tuple(
         [max(value + each.amount, 0) for each, value in zip(charges, values, strict=True)]
@@ -503,7 +508,7 @@ def charge_all(charges: Sequence[Charge], values: Sequence[int]) -> Charged:
 
 
 class RecordStore(ABC):
-    """The part of a store that does not depend on the place where it keeps its records."""
+    """The part of a store that is common to SQLite, Redis and memory."""
 
     def __init__(
         self,
@@ -521,10 +526,10 @@ class RecordStore(ABC):
         self._clock = clock
         self._observer = observer
         self._write_errors: dict[str, str] = {}
-        """Why the last write of entries, and of counters, failed; no item: it did not."""
+        """The errors of the last write of entries and of counters. No item: no error."""
         self._labels_asked: tuple[str, str | None] = ("", None)
         self._labels_skipped = ""
-        """The cursor after the unreadable labels at the end of the last request."""
+        """The cursor after unreadable labels at the end of the last read."""
 
     async def append(self, records: Sequence[Record]) -> str:
         """Write records. Raises StoreError if they cannot be encoded or written."""
@@ -565,7 +570,7 @@ class RecordStore(ABC):
 
     @property
     def _write_error(self) -> str:
-        """Why the last writes failed; "": they did not."""
+        """The errors of the last writes; "" if there were none."""
         return next(iter(self._write_errors.values()), "")
 
     def _decode_entry(self, value: object) -> Entry | None:
@@ -580,13 +585,13 @@ class RecordStore(ABC):
         return entry if entry is not None and can_be_sent(entry) else None
 
     def _entry_under(self, exact: str, value: bytes) -> Entry | None:
-        """Return the entry of an exact key. An entry that somebody moved there is refused."""
+        """Return the entry of an exact key; None if an entry of another key was put there."""
         entry = self._decode_entry(value)
         moved = entry is not None and self._cipher is not None and entry.key.exact != exact
         return None if moved else entry
 
     def _if_in_place(self, id: str, entry: Entry | None) -> Entry | None:
-        """Return the entry of an id. An entry that somebody moved there is refused."""
+        """Return the entry of an id; None if an entry of another id was put there."""
         moved = entry is not None and self._cipher is not None and entry.id != id
         return None if moved else entry
 
@@ -616,7 +621,7 @@ class RecordStore(ABC):
             )
 
     async def _check_cipher(self) -> None:
-        """Keep the ids of the keys in the store. Raises ConfigError if a key is missing."""
+        """Save the ids of the keys in the store. Raises ConfigError if a key is missing."""
         try:
             kept = await self.load_document(ENCRYPTION)
             ids = () if kept is None else msgspec.json.decode(kept, type=tuple[str, ...])
@@ -667,7 +672,7 @@ class RecordStore(ABC):
             decoded = ((place, decode(Label, value)) for place, value in rows)
             if labels := [(place, label) for place, label in decoded if label is not None]:
                 return labels
-        # Labels of a newer version at the end must not be read again by each poll.
+        # Unreadable labels at the end, of a newer version, must not be read again with each poll.
         self._labels_asked, self._labels_skipped = asked, cursor
         return []
 
@@ -681,7 +686,7 @@ class RecordStore(ABC):
 
     @abstractmethod
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
-        """Return log rows after a cursor, and the vectors of the stored entries that still live."""
+        """Return log rows from a cursor on, and the vectors of stored entries that are live."""
 
     @abstractmethod
     async def _label_rows(

@@ -1,7 +1,8 @@
 """Entries in Redis (7 or newer) or Valkey, shared by any number of nodes.
 
 Each write is one script, so nodes agree about replaced and evicted entries. Timeouts are short, and
-after a timeout all calls fail at once for a moment: a dead Redis costs a request almost no time.
+for one second after a timeout all calls fail at once: a Redis that is down delays requests hardly
+at all.
 
 All keys have the same prefix, so a cluster keeps them on one node:
 
@@ -19,7 +20,7 @@ document:<name>  string
 documents        sorted set of names by a number that only grows: least recently written first
 counter:<name>   string: the value of a counter; with a TTL
 swapped:<name>   hash: version and value of a document (``interfaces.SwapStore``); with a TTL
-clock            stream of one row, whose place is the server's time; made anew each time
+clock            stream of one row, whose id is the server's time; made anew for each SWAP
 count            the last number in ``order`` or ``documents``
 schema, secret   strings, written once
 ===============  =======================================================================
@@ -28,8 +29,8 @@ schema, secret   strings, written once
 
 ===============  =======================================================================
 lease:<name>     hash: owner, token; with a short TTL, which its owner renews
-tokens           stream of one row, whose place is the last token. It has the server's clock, so
-                 tokens also grow after FLUSHALL
+tokens           stream of one row, whose id gives the last token. The id contains the server's
+                 time, so tokens grow even after FLUSHALL
 inbox:<address>  pub/sub channel of one process
 ===============  =======================================================================
 """
@@ -91,7 +92,7 @@ if TYPE_CHECKING:
 LEASE_MS = 3000
 """Milliseconds after which a lease ends, unless it is renewed."""
 CHECK_S = 1.0
-"""Shortest time between two checks that the other processes can reach this one."""
+"""The least seconds between two checks that the other processes can reach this one."""
 
 FIND_OR_LEASE = """
 local id = redis.call('GET', KEYS[1] .. 'exact:' .. ARGV[1])
@@ -110,9 +111,9 @@ redis.call('PEXPIRE', lease, ARGV[4])
 return {false, ARGV[3], token}
 """
 """KEYS: prefix. ARGV: exact key, name, address ("": take no lease), TTL in ms, and the token of a
-lease to replace or 0. Returns the entry's envelope. If there is no entry, returns nil, the owner
-and the token of the lease; or nil alone if there is no lease and none was taken, because none was
-asked for or the server takes no writes now."""
+lease to replace, or 0. Returns the envelope of the entry. Without an entry it returns nil, the
+owner and the token of the lease. It returns only nil if there is no lease and none was taken: the
+caller wanted none, or the server accepts no writes now."""
 
 RENEW = """
 for place = 2, #ARGV, 2 do
@@ -134,10 +135,11 @@ LEASE_SCRIPTS = (FIND_OR_LEASE, RENEW, RELEASE)
 
 
 class RedisExchange:
-    """A CallExchange over the Redis of a store.
+    """A CallExchange in the Redis of a store.
 
-    ``run`` runs a script of the store, ``unpack`` returns the live entry of an envelope, and
-    ``failing_fast`` turns errors of redis-py into StoreError.
+    The other arguments are methods of the store: ``run`` runs a script, ``unpack`` returns the
+    entry of an envelope unless it has expired, and ``failing_fast`` turns errors of redis-py into
+    StoreError.
     """
 
     def __init__(
@@ -177,7 +179,7 @@ class RedisExchange:
         await self._run(RENEW, LEASE_MS, *pairs)
 
     def release(self, lease: Lease, *, stored: bool) -> Coroutine[Any, Any, None] | None:
-        """End a lease. A Put that was written has ended it already."""
+        """End a lease. If the answer was stored, the script that stored it has ended the lease."""
         return None if stored else self._run(RELEASE, lease.name, lease.token)
 
     async def send(self, address: str, message: bytes) -> bool:
@@ -209,11 +211,11 @@ class RedisExchange:
                 self._listens = False
 
     async def _check_inbox(self) -> None:
-        """Raise StoreError if senders are told that this process is not there.
+        """Raise StoreError if PUBLISH tells senders that nobody listens here.
 
-        After a planned failover of a Cluster the old master goes on as a replica, and so does our
-        connection. Messages still arrive, but the new master, which counts who gets them, counts
-        nobody.
+        After a planned failover of a Cluster, our connection stays with the old master, which is
+        now a replica. Messages still arrive over it. But senders ask the new master, which knows of
+        no subscriber.
         """
         now = asyncio.get_running_loop().time()
         if now - self._checked < CHECK_S:
@@ -245,8 +247,8 @@ local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
 return {schema, secret, last[1][1], redis.REDIS_VERSION or ''}
 """
 """KEYS: prefix. ARGV: schema version, random bytes. Returns schema, secret, the log's end, and the
-server's version, which servers before Redis 7 do not tell. It writes only missing keys, so it also
-works on a server that takes no writes."""
+server's version ("" before Redis 7). It writes only missing keys, so it also works on a server that
+accepts no writes."""
 
 FIND = """
 local id = redis.call('GET', KEYS[1] .. 'exact:' .. ARGV[1])
@@ -345,11 +347,14 @@ end
 local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
 return last[1] and last[1][1] or ''
 """
-"""KEYS: prefix. ARGV: the arguments as MessagePack, then the blobs. Records name a blob by its
-place, because cmsgpack cannot read binary strings. An answer whose call had a lease is not written
-if a later lease of the same call was taken, or if an answer with a later lease was written. Then
-the log says that the entry was deleted, so the process that made it forgets it. The server's clock
-ends entries: a node whose clock is wrong ends none of the others'. Returns the log's end."""
+"""KEYS: prefix. ARGV: the arguments as MessagePack, then the blobs. Records refer to a blob by its
+place in ARGV, because cmsgpack cannot read binary strings. Returns the log's end.
+
+An answer whose call had a lease is not written if a later lease of the same call was taken, or if
+an answer with a later lease was written. Then the log says that the entry was deleted, so that the
+process that made it drops it.
+
+Entries expire by the server's clock: a node with a wrong clock cannot expire those of others."""
 
 LABEL = """
 local labels = KEYS[1] .. 'labels'
@@ -413,7 +418,7 @@ return {added, values}
 """
 """KEYS: prefix. ARGV: counter, amount, TTL in milliseconds and limit ("": none) of each charge.
 Returns 1 if they were added, and the counters' values. Sums are exact up to 2^53.
-A counter gets its TTL when it begins: a node whose clock is wrong cannot end it for all."""
+A counter gets its TTL when it is created, so a node with a wrong clock cannot expire it."""
 
 
 SWAP = """
@@ -432,16 +437,18 @@ return {written, version, value, time}
 """
 """KEYS: prefix. ARGV: name, the version that was seen, the new value ("": only read), TTL in
 milliseconds. Returns whether it was written, the version, the value unless it was written, and the
-server's time in milliseconds, as the place of a row in a stream: a user may not be allowed to
-call TIME. The stream is new each time, because the places in one never go back: after a failover to
-a server whose clock is behind, the time would stand still."""
+server's time in milliseconds, as the id of a row in a stream.
+
+The time is read from a stream because the Redis user may not be allowed to call TIME. The stream is
+made anew, because ids within a stream never go back: after a failover to a server whose clock is
+behind, they would not show its time."""
 
 
 # --- rows of streams and hashes -------------------------------------------------------------------
 
 
 def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the changes that APPEND makes for a record, and add their blobs to ``blobs``."""
+    """Yield the records for APPEND of one change, and append their blobs to ``blobs``."""
     if isinstance(record, Delete):
         yield from ({"deleted": id} for id in record.ids)
         return
@@ -463,7 +470,7 @@ def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[d
         change["sketch"] = _add_blob(blobs, record.sketch.row)
     if record.expires is not None:
         change["expires"] = record.expires
-        # It is relative, because the server's clock may differ; readers check ``expires``.
+        # The TTL is relative, because the server's clock may differ. Readers check ``expires``.
         change["ttl_ms"] = _milliseconds(record.expires - now)
     yield change
 
@@ -500,7 +507,7 @@ def log_row(cursor: bytes, fields: Mapping[bytes, bytes]) -> LogRow:
 
 
 def _vector_row(id: str, fields: Sequence[bytes | None], now: float) -> VectorRow | None:
-    """Return the row of a live entry; None also if this version cannot read it."""
+    """Return the row of an entry; None if it has expired or this version cannot read it."""
     partition, encoder, vector, table, sketch, expires = fields
     if partition is None or encoder is None:
         return None
@@ -521,7 +528,8 @@ def _vector_row(id: str, fields: Sequence[bytes | None], now: float) -> VectorRo
 class RedisStore(RecordStore):
     """A Store behind ``url`` (see ``redis_client``). Raises ConfigError for a bad URL.
 
-    The server must not evict keys by itself (``maxmemory-policy noeviction``): ``limits`` do that.
+    The server must not evict keys by itself (``maxmemory-policy noeviction``); the store evicts
+    entries by its own limits.
     """
 
     def __init__(self, url: str, **options: Unpack[StoreOptions]) -> None:
@@ -569,7 +577,7 @@ class RedisStore(RecordStore):
         )
 
     async def aclose(self) -> None:
-        """Close the connections. The server has everything that was appended."""
+        """Close the connections. Nothing is lost: everything that was appended is on the server."""
         await self._connected.aclose()
 
     async def find(self, exact: str) -> Entry | None:

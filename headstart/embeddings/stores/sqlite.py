@@ -1,13 +1,12 @@
 """Entries in one SQLite file, which several processes may share.
 
-A write that was acknowledged was committed under WAL with ``synchronous = NORMAL``. It survives the
-death of the process; a power cut may lose the last moments. The event loop never touches the file:
-one thread writes in group commits, another thread reads.
+An acknowledged write was committed under WAL with ``synchronous = NORMAL``. It survives the death
+of the process; a power cut may lose the last moments. The event loop never touches the file: one
+thread writes in group commits, and another thread reads. Each thread is a ``BatchWorker``.
 
-**The file** is created, recognised, checked or refused by the functions of the first part. Triggers
-make sure that totals are exact, that a vector is deleted with its entry, and that the log has each
-change. These functions block, so they are not called on the event loop. ``BatchWorker`` is the
-thread.
+The functions of the first part create the file, or check and accept it. They block, so they are not
+called on the event loop. Triggers in the file keep the totals exact, delete a vector with its
+entry, and write each change to the log.
 """
 
 from __future__ import annotations
@@ -88,9 +87,9 @@ ENTRIES = (
 )
 
 
-# IF NOT EXISTS: version 1, if it starts while version 2 migrates, may set the version back.
+# IF NOT EXISTS: a process of version 1 that starts during this migration may set the version back.
 LABEL_TABLES = (
-    # Only the oldest labels leave, and never all of them: no number is used twice.
+    # Only the oldest labels are deleted, and never all of them. So no number is used twice.
     """CREATE TABLE IF NOT EXISTS labels
         (seq INTEGER PRIMARY KEY, domain TEXT NOT NULL, value BLOB NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS labels_domain ON labels (domain)",
@@ -117,7 +116,7 @@ MIGRATIONS = (ENTRIES, LABEL_TABLES, SKETCHES, COUNTERS)
 """The statements that lead from each schema version to the next."""
 SCHEMA_VERSION = len(MIGRATIONS)
 LONGEST_CHECK_S = 5.0
-"""Longest check of a file at the start. Later a damaged page fails the reads that need it."""
+"""The longest check of a file at the start. Damage that it does not find fails later reads."""
 
 
 Connections: TypeAlias = "tuple[sqlite3.Connection, sqlite3.Connection]"
@@ -125,7 +124,7 @@ Connections: TypeAlias = "tuple[sqlite3.Connection, sqlite3.Connection]"
 
 
 class _CorruptFileError(Exception):
-    """The file is damaged or is not a database: it may be renamed."""
+    """The file is damaged or is not a database, so it may be moved aside."""
 
 
 def open_file(
@@ -133,9 +132,9 @@ def open_file(
 ) -> Connections:
     """Open or create a store's file; return a connection for writing and one for reading.
 
-    Raises ConfigError if the file is locked, of another application, of a newer schema or not
-    writable, and if it is damaged and ``on_corrupt`` is "fail". With "fresh" a damaged file is
-    renamed and an empty file is made.
+    Raises ConfigError if the file is locked, is not writable, is of another application or of a
+    newer schema, or if it is damaged and ``on_corrupt`` is "fail". If ``on_corrupt`` is "fresh", a
+    damaged file is renamed, and an empty one is made.
     """
     try:
         return _open_pair(path, busy_s, new_secret)
@@ -170,7 +169,7 @@ def _open_pair(path: Path, busy_s: float, new_secret: bytes | None) -> Connectio
 
 
 def _create(path: Path) -> None:
-    """Make an empty file that only its owner may read. SQLite gives its side files that mode."""
+    """Make an empty file that only its owner may read. SQLite gives its WAL files the same mode."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         # Never open an existing file here: closing it would drop SQLite's own locks on it.
@@ -201,7 +200,7 @@ def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _enter_wal(connection: sqlite3.Connection, busy_s: float) -> None:
-    """Switch to WAL, and retry: SQLite does not wait for the lock of another first start here."""
+    """Switch to WAL. Retry, because SQLite does not wait here for a process that does the same."""
     deadline = time.monotonic() + busy_s
     while True:
         try:
@@ -274,7 +273,7 @@ def _explained(path: Path) -> Iterator[None]:
         if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             why = "is locked by another process; stop it, or name another file"
             raise ConfigError(f"cache.store: {path} {why}") from error
-        # A full disk may be an I/O error for SQLite.
+        # SQLite may report a full disk as an I/O error.
         hint = "; is the disk full?" if _code(error) == sqlite3.SQLITE_IOERR else ""
         raise ConfigError(f"cache.store: {path} cannot be used: {error}{hint}") from error
 
@@ -293,17 +292,17 @@ Job = TypeVar("Job")
 TICK_S = 1.0
 """Seconds after which expired entries are removed while nothing is written."""
 LONGEST_READ_S = 2.0
-"""Longest time that a request waits for a read. A hung disk must not stop requests."""
+"""The longest wait of a request for a read. A disk that hangs must not block requests."""
 LONGEST_WRITE_S = 8.0
-"""Longest time that anything waits for a write: longer than for another process's lock."""
+"""The longest wait for a write. It includes the wait for another process's lock."""
 LONGEST_OPEN_S = 30.0
-"""Longest wait for the file at the start: much longer than for its check and another's lock."""
+"""The longest wait for the file at the start. It includes the check and the wait for a lock."""
 LONGEST_CLOSE_S = 5.0
-"""Longest wait for the last writes. A process must end although the disk hangs."""
+"""The longest wait for the last writes. A process must end even if the disk hangs."""
 
 
 def _in_place(path: Path, run: Callable[[Sequence[Job]], T]) -> Callable[[Sequence[Job]], T]:
-    """Make ``run`` refuse jobs once its file was deleted or replaced: writes would be lost."""
+    """Wrap ``run``: it fails if its file was deleted or replaced, because writes would be lost."""
     opened: list[os.stat_result] = []
 
     def run_in_place(jobs: Sequence[Job]) -> T:
@@ -342,7 +341,8 @@ class SQLiteStore(RecordStore):
     async def open(self) -> None:
         """Open or create the file and start both threads.
 
-        Raises ConfigError; StoreError if the disk hangs. The thread that opens is then left behind.
+        Raises ConfigError, or StoreError if the disk hangs. In that case the thread that opens the
+        file is abandoned.
         """
         given_up = threading.Event()
 
@@ -381,9 +381,9 @@ class SQLiteStore(RecordStore):
         await self._check_cipher()
 
     async def aclose(self) -> None:
-        """Commit everything that was appended, then close. A cancellation waits for it.
+        """Commit everything that was appended, then close, even if this task is cancelled.
 
-        A thread that hangs is left behind. This damages nothing, because a commit is atomic.
+        A thread that hangs is abandoned. This damages nothing, because a commit is atomic.
         """
         if self._reader is None or self._reading is None or self._writer is None:
             return
@@ -393,7 +393,7 @@ class SQLiteStore(RecordStore):
                     self._reading.interrupt()
             if not await self._writer.aclose(LONGEST_CLOSE_S):
                 logger.warning(
-                    "the store %s did not close in %g s: the last answers may be missing in it",
+                    "the store %s did not close within %g s: the last answers may not be stored",
                     self._path,
                     LONGEST_CLOSE_S,
                 )
@@ -410,7 +410,7 @@ class SQLiteStore(RecordStore):
         return [self._if_in_place(id, entry) for id, entry in zip(ids, found, strict=True)]
 
     async def cursor(self) -> str:
-        """Return the log's end, with the commits of other processes."""
+        """Return the end of the log, including the commits of other processes."""
         return str(await self._read(_read_value, "SELECT max(seq) FROM log", long=True))
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
@@ -493,10 +493,10 @@ class SQLiteStore(RecordStore):
         return cast("str", await self._submit(write))
 
     async def _submit(self, write: SQLiteWrite) -> str | Charged:
-        """Submit a write; return the log's end, or for charges their result."""
+        """Submit a write; return the log's end or, for charges, their result."""
         if self._writer is None:
             raise StoreError("the store is not open")
-        # A correction is tried again if it fails, and must not count twice. So it has no limit.
+        # A correction that fails is tried again. With a time limit it might be counted twice.
         corrects = write.charges and all(each.most is None for each in write.charges)
         try:
             return await self._writer.submit(write, None if corrects else LONGEST_WRITE_S)
@@ -580,7 +580,7 @@ def _page(
     query: str,
     values: tuple[object, ...],
 ) -> tuple[list[T], int | None]:
-    """Return a page of decoded values and the place of its last row; None: that was all."""
+    """Return a page of decoded values, and the place of its last row; None after the last page."""
     rows = _fetch(connection, query, values)
     page = [item for _, value in rows if (item := read(value)) is not None]
     return page, rows[-1][0] if rows else None
@@ -595,7 +595,7 @@ def _vector_row(row: Sequence[Any]) -> VectorRow | None:
 def _log_rows(
     connection: sqlite3.Connection, cursor: str, now: float
 ) -> tuple[Sequence[LogRow], dict[str, VectorRow]]:
-    """Return log rows from a cursor's own on, and the vectors of stored entries that still live."""
+    """Return log rows from the cursor on (inclusive), and the vectors of their live entries."""
     found = connection.execute(LOG, (int(cursor), BATCH_ROWS))
     rows = [LogRow(str(seq), bool(deleted), id) for seq, deleted, id in found]
     vectors = {
@@ -654,8 +654,8 @@ class SQLiteWriter:
     def commit(self, writes: Sequence[SQLiteWrite]) -> Sequence[str | Charged]:
         """Write all or nothing, and remove expired and surplus entries.
 
-        Returns the log's end for each write, or the result of its charges. Without writes it only
-        removes expired entries. Raises sqlite3.Error: then nothing was written.
+        Returns for each write the log's end, or the result of its charges. Without writes it only
+        removes expired entries. If it raises sqlite3.Error, nothing was written.
         """
         if not writes and not _read_value(self.connection, HAS_EXPIRED, (self.deleting(),)):
             return ()
@@ -703,7 +703,7 @@ class SQLiteWriter:
         self._write_beside(writes)
 
     def _write_beside(self, writes: Sequence[SQLiteWrite]) -> None:
-        """Write books, labels and documents, which are not in the log."""
+        """Write books, labels and documents. Their changes are not in the log."""
         execute, executemany = self.connection.execute, self.connection.executemany
         if booked := [row for write in writes for row in write.booked]:
             executemany("INSERT INTO books (at, value) VALUES (?, ?)", booked)
@@ -727,7 +727,7 @@ class SQLiteWriter:
         return stored.lastrowid
 
     def _amend(self, put: EncodedPut) -> int | None:
-        """Replace the entry of the same id in its place; return the place, None if it is gone."""
+        """Replace the entry with the same id; return its place, or None if there is no entry."""
         execute = self.connection.execute
         row = execute("SELECT seq FROM entries WHERE id = ?", (put.id,)).fetchone()
         if row is None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 CHUNK_TOKENS = 8000
 """The default number of tokens of a part."""
 LEAST_GROUP = 2
-"""Fewest answers that are read together: otherwise long answers would never become fewer."""
+"""The fewest answers that are joined by one call. Otherwise long answers would never become
+fewer."""
 JOINT = "\n\n"
 """The text between two answers."""
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")

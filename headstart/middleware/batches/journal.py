@@ -1,9 +1,9 @@
 """The files of a batch: its requests, the journal of the answers, and the output.
 
-``BatchJournal`` is for one batch. ``BatchFolder`` has the files and batches of all callers of
-``/v1/files`` and ``/v1/batches``. Each caller has a folder, so that nobody finds the files of
-another one. A file or batch is a JSON document with its data beside it, which only this user of the
-system may read. The methods of ``BatchFolder`` wait for the disk: the event loop calls them in a
+``BatchJournal`` is the journal of one batch. ``BatchFolder`` has the files and batches of all
+callers of ``/v1/files`` and ``/v1/batches``. Each caller has a folder, so nobody finds the files of
+another one. A file or batch is a JSON document, with its data beside it; only the user of this
+process may read them. The methods of ``BatchFolder`` block, so the event loop calls them in a
 thread.
 """
 
@@ -51,11 +51,11 @@ class BatchRequest(NamedTuple):
     document: str | tuple[str, ...] | None = None
     """The document that is split into parts. Each part gets a call."""
     step: MapStep | None = None
-    """Its place among the calls for one document; None: it is the whole request."""
+    """The place of this call among the calls for one document; None if nothing is split."""
 
     @property
     def identity(self) -> tuple[str, bytes]:
-        """What tells this request from others; equal requests are asked once."""
+        """The path and the body. Requests with equal ones are asked only once."""
         return self.path, self.body
 
 
@@ -67,12 +67,11 @@ def read_requests(
     check: Callable[[bytes], None] | None = None,
     most: int | None = None,
 ) -> list[BatchRequest]:
-    """Return the requests of a file in OpenAI's batch format or our short one.
+    """Return the requests of a file in OpenAI's batch format or in our short one.
 
-    ``model`` is the model of requests that name none; ``map_field`` names the field with the
-    document to split. For a file of a client, ``check`` refuses a line that is too expensive to
-    decode, and ``most`` is the highest number of requests. Raises ConfigError, which names the
-    line.
+    ``model`` is for requests that name no model. ``map_field`` names the field with the document to
+    split. For the file of a client, ``check`` refuses a line that is too expensive to decode, and
+    ``most`` limits the number of requests. Raises ConfigError, which names the line.
     """
     requests: list[BatchRequest] = []
     seen: dict[str, int] = {}
@@ -98,8 +97,8 @@ def read_requests(
             raise ConfigError(f"line {number}: it is nested too deeply") from error
         if (first := seen.setdefault(found.custom_id, number)) != number:
             raise ConfigError(
-                f"line {number}: the id {found.custom_id!r} is that of line {first}, too; give "
-                "each request its own, so that the answers can be told apart"
+                f"line {number}: the id {found.custom_id!r} is also that of line {first}; give "
+                "each request its own id, so that the answers can be told apart"
             )
         requests.append(found)
     return requests
@@ -145,7 +144,8 @@ def _request(row: dict[str, Any], place: int, number: int, model: str | None) ->
 def in_prefix_order(requests: Iterable[BatchRequest]) -> list[BatchRequest]:
     """Return requests in an order in which requests with equal beginnings are neighbours.
 
-    A provider keeps the beginning of a prompt for some minutes, and reads it for less.
+    A provider keeps the beginning of a prompt in its prompt cache for some minutes, at a lower
+    price.
     """
 
     def beginning(request: BatchRequest) -> tuple[bytes, int]:
@@ -167,7 +167,7 @@ class BatchResult(Frozen):
     row: msgspec.Raw
     """Its line in the output."""
     step: MapStep | None = None
-    """The answer to one call for a document that was split; None: to the whole request."""
+    """The call that this answers, if the document was split; None for a whole request."""
 
 
 class Submission(Frozen):
@@ -182,9 +182,9 @@ class Submission(Frozen):
     at: float
     """Unix seconds."""
     batch: str | None = None
-    """The provider's id of the batch; None: it is not known whether there is one."""
+    """The provider's id of the batch. None: it is not known whether the provider has it."""
     over: bool = False
-    """Its answers were taken."""
+    """Whether its answers were fetched."""
 
 
 _SUBMISSION = b'{"token":'
@@ -208,10 +208,10 @@ class _JournalPlace(NamedTuple):
 class BatchJournal:
     """The journal of a batch: a line for each answered request, in a file beside the output.
 
-    A line is in the file before the next request begins, so a killed process loses no line. After
-    ``sync`` they also survive a loss of power. The last line may be cut; it is then dropped. Raises
-    ConfigError for the journal of other requests, while another process writes to it, and where it
-    cannot be opened.
+    A line is in the file before the next request begins, so no line is lost if the process is
+    killed. After ``sync`` they also survive a power cut. An incomplete last line is dropped. Raises
+    ConfigError if the file is the journal of other requests, if another process writes to it, or if
+    it cannot be opened.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class BatchJournal:
         self._head = _JournalHead(requests=len(requests), digest=digest.hexdigest())
         self._kept: dict[tuple[int, MapStep | None], _JournalPlace] = {}
         self.results: list[BatchResult] = []
-        """The results that the journal had when it was opened, without ``row``. A later line
+        """The results in the journal when it was opened, without ``row``. A later line of a request
         replaces an earlier one."""
         self.submissions: dict[str, Submission] = {}
         """Submissions by their tokens."""
@@ -330,10 +330,10 @@ class BatchJournal:
         os.fsync(self._file.fileno())
 
     def write_output(self, output: Path, *, succeeded: bool | None = None) -> int:
-        """Write rows to ``output`` in the order of the input, and return how many.
+        """Write rows to ``output`` in the order of the input; return their number.
 
-        The rows are of requests that ``succeeded``, or that failed; None: all rows. The file
-        appears as a whole.
+        ``succeeded`` selects the rows of requests that succeeded, or that failed; None: all rows.
+        The file is replaced atomically.
         """
         count = 0
         part = output.with_name(output.name + ".part")
@@ -412,10 +412,10 @@ def output_row(request: BatchRequest, id: str, status: int, body: bytes) -> msgs
 
 ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
 LEAST_BYTES = 4096
-"""Bytes that a small file counts for: it takes a block of the disk, and a place in the folder."""
+"""A smaller file counts as so many bytes, because it takes a block of the disk."""
 LONGEST_HEADERS = 2048
-"""The longest headers of a field of a form, or content type of the whole form. The time to read
-their parameters grows with the square of their length."""
+"""The longest headers of a field of a form, and the longest content type of the form. The time to
+read their parameters grows with the square of their length."""
 MOST_FIELDS = 32
 """Most fields of a form."""
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
@@ -470,7 +470,7 @@ class KeptBatch(Frozen, omit_defaults=False):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it does not change any more."""
+        """Whether the batch has ended, so that it does not change any more."""
         return self.status in ENDED
 
 
@@ -490,7 +490,7 @@ class BatchFolder:
         self.root = root
 
     def prepare(self) -> None:
-        """Make the folder, for this user of the system alone, and drop uploads that broke off."""
+        """Make the folder, for the user of this process only, and delete incomplete uploads."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in self.root.glob("*.part"):
             part.unlink(missing_ok=True)
@@ -504,7 +504,7 @@ class BatchFolder:
         return self.of(owner) / f"{id}.{kind}"
 
     def save(self, owner: str, document: KeptFile | KeptBatch) -> None:
-        """Write a document. It appears as a whole."""
+        """Write a document atomically."""
         place = self.path(owner, document.id, "json")
         place.parent.mkdir(mode=0o700, exist_ok=True)
         part = place.with_suffix(".new")
@@ -527,11 +527,11 @@ class BatchFolder:
         return found
 
     def cancel(self, owner: str, id: str) -> None:
-        """Mark a batch for the process that runs it."""
+        """Mark a batch as cancelled, for the process that runs it."""
         self.path(owner, id, "cancel").touch(0o600)
 
     def is_cancelled(self, owner: str, id: str) -> bool:
-        """Return whether a batch has such a mark."""
+        """Return whether a batch is marked as cancelled."""
         return self.path(owner, id, "cancel").exists()
 
     def listed(self, owner: str, kind: type[Kept]) -> list[Kept]:
@@ -541,7 +541,7 @@ class BatchFolder:
         return sorted(found, key=lambda each: (each.created_at, each.id), reverse=True)
 
     def keep(self, owner: str, data: Path, filename: str, purpose: str, now: float) -> KeptFile:
-        """Make a file of ``data``, which moves into the folder of its owner."""
+        """Make a file of ``data``, which is moved into the folder of its owner."""
         file = KeptFile(
             id=new_id("file-"),
             bytes=data.stat().st_size,
@@ -576,7 +576,7 @@ class BatchFolder:
         return max((stat.st_mtime for _, stat in self._files()), default=None)
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Yield all files. Others may delete some of them meanwhile."""
+        """Yield all files that exist. Other processes may delete some of them meanwhile."""
         for path in self.root.rglob("*"):
             with contextlib.suppress(FileNotFoundError):
                 found = path.stat()

@@ -1,4 +1,4 @@
-"""Asks the requests of a batch through an engine of this process, as fast as providers allow."""
+"""Sends the requests of a batch through an engine of this process, as fast as providers allow."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
 
 LOOKUPS = 32
-"""Number of requests that are looked up at once, beside those whose call runs or may run next."""
+"""The number of requests that are looked up at the same time, without those that have a call or may
+have one next."""
 MOST_TRIES = 3
-"""Most attempts of a request that fails for a reason other than a limit."""
+"""The most attempts of a request that fails for another reason than a limit."""
 _LIMITED = (FailureKind.RATE_LIMITED, FailureKind.OVERLOADED)
 _HOPELESS = (FailureKind.QUOTA, FailureKind.UNAUTHORIZED)
-"""Kinds of failures that a person must correct: all other requests would fail, too."""
+"""Failures that only a person can correct: all other requests would fail, too."""
 _TRANSIENT = frozenset((408, 409, 425, 500, 502, 504))
 _LIMITED_STATUSES = frozenset((429, 503, 529))
 _REQUEST_ID = b"x-headstart-request-id"
@@ -59,9 +60,9 @@ class DeferredCalls(Protocol):
     """Number of submitted calls that are answered."""
 
     def defers(self, request: str, *, again: bool) -> str | None:
-        """Return the digest of a request's call if the call has no answer.
+        """Return the digest of a request's call if the call has no answer yet, or else None.
 
-        The call is submitted with the next ones, but not ``again``.
+        The call will be submitted with the next batch, unless it was submitted before (``again``).
         """
 
     def error(self, digest: str) -> tuple[int, bytes] | None:
@@ -132,7 +133,7 @@ class BatchBooks:
 
     def __init__(self) -> None:
         self.vetoes = Counter[str]()
-        """Rewordings that were not served, by the reason."""
+        """Semantic hits that were refused, by the reason."""
         self.paid_usd = 0.0
         self.would_have_cost_usd = 0.0
         self.calls = 0
@@ -186,7 +187,7 @@ class _SplitRequest:
     request: BatchRequest
     mapped: MappedRequest
     outcome: str = str(Outcome.EXACT)
-    """``exact`` only if no call was answered in another way."""
+    """``exact`` if all its calls were exact hits."""
     usd: float = 0.0
     failed: bool = False
 
@@ -202,11 +203,10 @@ class _SplitRequest:
 class BatchRun:
     """One run of a batch.
 
-    A request with a document becomes several calls, as ``mapped`` says, and is counted once. Equal
-    requests wait for the first of them, so the cache can answer the others, and no call is made
-    twice. The pace sets the limit of the engine's ``concurrency``. A request holds a place
-    during its call, not during its lookup. ``stop`` lets the calls in flight end. ``stopped_by``
-    says why a run ended early.
+    A request with a document becomes several calls, as ``mapped`` says, and is counted once. Of
+    equal requests, the others wait for the first one, so that the cache can answer them and no call
+    is made twice. The pace sets the limit of the engine's ``concurrency``, which counts calls and
+    not lookups. ``stop`` lets the calls in flight end. ``stopped_by`` says why a run ended early.
     """
 
     def __init__(
@@ -223,14 +223,14 @@ class BatchRun:
         tier: DeferredCalls | None = None,
     ) -> None:
         self._app, self._concurrency, self._books, self._journal = app, concurrency, books, journal
-        # The answer to one call decides whether the next one may begin.
+        # The answer to a call decides whether the next one may begin.
         concurrency.admits_at_once = False
         self._headers = (*headers, (b"content-type", b"application/json"))
         self.pace = BatchPace(most=most)
         self.counts = BatchCounts(0)
         self.stopped_by: str | None = None
         self._open = 0
-        """Requests that run, with or without a call."""
+        """The number of requests that run, with or without a call."""
         self._tries = Counter[tuple[int, MapStep | None]]()
         self._mapped = mapped
         self.tier = tier
@@ -302,7 +302,7 @@ class BatchRun:
                 elif self._waiting and self._has_room():
                     self._open += 1
                     group.create_task(self._answer(self._waiting.popleft()))
-                    # A hit ends without waiting, so other tasks get a turn here.
+                    # A hit ends without waiting, so this lets other tasks run.
                     await asyncio.sleep(0)
                 else:
                     await self._wait_for_change()
@@ -313,7 +313,7 @@ class BatchRun:
         await asyncio.to_thread(self._journal.sync)
 
     def _has_room(self) -> bool:
-        """Return whether another request may be looked up: its call must not wait for long."""
+        """Return whether another request may be looked up: a call of it must not wait for long."""
         concurrency = self._concurrency
         lookups = self._open - concurrency.active - concurrency.waiting
         return lookups < LOOKUPS and concurrency.waiting < self.pace.calls
@@ -347,7 +347,7 @@ class BatchRun:
     async def _ask(self, request: BatchRequest) -> None:
         headers = (*self._headers, *_REQUIRED.get(request.path, ()))
         settled = (request.place, request.step) in self._settled
-        if settled:  # the provider's batch has a new, paid answer: the cache must not answer
+        if settled:  # the provider's batch has an answer that was paid for: do not ask the cache
             headers = (*headers, (b"cache-control", b"no-cache"))
         reply = await ask(self._app, request.path, headers, request.body)
         id = dict(reply.headers).get(_REQUEST_ID, b"").decode()
@@ -369,7 +369,7 @@ class BatchRun:
         """
         now, unix = asyncio.get_running_loop().time(), time.time()  # noqa: TID251 - as the books
         attempts = () if booked is None else booked.attempts
-        # Without a call the engine refused it, which says nothing new about the provider.
+        # Without a call, the engine itself refused it. That says nothing new about the provider.
         began = now - (unix - attempts[0].at) if attempts else -math.inf
         limited, hopeless = reply.status in _LIMITED_STATUSES, _is_hopeless(booked)
         if limited and not attempts and self.stopped_by is not None:
@@ -387,7 +387,7 @@ class BatchRun:
         if booked is not None and attempts:
             self._learn(booked, began, now)
         if hopeless and reply.status >= 400:
-            self.stop(f"a person must correct this: {error_text(reply)}")
+            self.stop(f"only a person can correct this: {error_text(reply)}")
             return False
         call = request.place, request.step
         self._tries[call] += 1
@@ -464,10 +464,7 @@ class BatchRun:
     # --- documents ---------------------------------------------------------------------------
 
     def _is_first(self, call: BatchRequest) -> bool:
-        """Return whether no equal call waits or runs.
-
-        Otherwise the call waits for the other one.
-        """
+        """Return whether no equal call waits or runs. Otherwise let the call wait for that one."""
         if call.identity in self._equal:
             self._equal[call.identity].append(call)
             return False
@@ -487,7 +484,7 @@ class BatchRun:
         return self._go_on(document)
 
     def _go_on(self, document: _SplitRequest) -> list[BatchRequest]:
-        """Return the next calls for a document. If there are none, keep its answer."""
+        """Return the next calls for a document. If none are left, keep its answer."""
         request, mapped = document.request, document.mapped
         while True:
             missing: list[BatchRequest] = []

@@ -1,8 +1,8 @@
 """``/v1/files`` and ``/v1/batches``: batches of clients, which run here in the background.
 
-A batch takes the path of all requests: cache, routes, books, limits of the caller's key. It runs
-with the headers of its owner, which are only in memory. So after a restart it continues when its
-owner asks for any file or batch.
+The requests of a batch take the same path as all others: cache, routes, books, limits of the
+caller's key. They have the headers of the batch's owner, which are kept only in memory. So after a
+restart a batch continues when its owner next asks for any file or batch.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ ENDPOINTS = (
     *(path for each in DIALECTS.values() for path in each.paths),
     *(path for document in DOCUMENTS.values() for path in document.paths),
 )
-"""The paths that a batch may ask."""
+"""The paths of the requests in a batch."""
 WINDOW, WINDOW_S = "24h", 24 * 3600
 PURPOSE, OUTPUT = "batch", "batch_output"
 MOST_REQUESTS = 50_000
-"""Most requests of one batch, as at OpenAI."""
+"""The most requests of one batch, as at OpenAI."""
 SMALL_BODY = 64 * 1024
-"""The longest JSON body."""
+"""The most bytes of a JSON body."""
 FORM_BYTES = 64 * 1024
-"""Most bytes of a form beside its file."""
+"""The most bytes of a form without its file."""
 PIECE = 2**20
 LOOK_S = 1.0
 """The time between two checks whether a batch is cancelled or too late."""
@@ -88,7 +88,7 @@ AGAIN_S = 10.0
 SWEEP_S = 3600.0
 """Seconds between two searches for old files."""
 PAGE, LARGEST_PAGE, MOST_FILES = 20, 100, 10_000
-"""Items of a page of batches: usually, and at most; and of a page of files."""
+"""The items of a page: of batches by default, of batches at most, and of files."""
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 CANCELLED, EXPIRED, STOPPED = "cancelled", "batch_expired", "batch_stopped"
 _ENDINGS: dict[str | None, tuple[str, tuple[str, ...]]] = {
@@ -96,16 +96,16 @@ _ENDINGS: dict[str | None, tuple[str, tuple[str, ...]]] = {
     CANCELLED: ("cancelled", ("cancelling_at", "cancelled_at")),
     EXPIRED: ("expired", ("expired_at",)),
 }
-"""For each reason of an end: the status, and the fields with its time. Other reasons: failed."""
+"""For each reason why a batch ends, its status and the fields with the time. Others: failed."""
 _OF_ONE_REQUEST = re.compile(
     rb"content-.*|connection|transfer-encoding|expect|te|accept.*|user-agent|x-stainless-.*"
     rb"|idempotency-key|x-headstart-(?!scope$).*"
 )
-"""Headers that say nothing about the requests of a batch."""
+"""Headers of the owner's request that its batch does not get."""
 
 
 class _TaggedBooks:
-    """Gives each row of the books to the batch whose tag it has."""
+    """An observer that gives each row of the books to the batch whose tag the row has."""
 
     def __init__(self) -> None:
         self.batches: dict[str, BatchBooks] = {}
@@ -121,10 +121,10 @@ class _TaggedBooks:
 class BatchService:
     """Answers ``/v1/files`` and ``/v1/batches``, and runs the batches.
 
-    ``app`` answers the requests of batches. ``owner`` returns the digest of a caller, and raises
-    Unauthorized or Forbidden. ``check`` refuses a request that is too expensive to decode.
-    ``books`` has to observe the engine. ``aclose`` stops the batches; their journals keep the
-    answers.
+    ``app`` answers the requests of batches. ``owner`` returns the digest of a caller; it raises
+    Unauthorized or Forbidden. ``check`` refuses a request that is too expensive to decode. The
+    attribute ``books`` must observe the engine. ``aclose`` stops the batches; their journals keep
+    the answers.
     """
 
     def __init__(
@@ -151,16 +151,16 @@ class BatchService:
         self._body_timeout_s = body_timeout_s
         self._check = check
         self._arriving = 0
-        """Bytes that the uploads in progress may have."""
+        """The bytes that all uploads in progress may have together."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, BatchRun] = {}
         """The runs of this process, by the ids of their batches."""
         self._slots = asyncio.Semaphore(settings.max_running)
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """The places of each caller: one is left to the others."""
+        """Limits the batches of each caller that run at once, so that other callers can run one."""
         self._looks_at: dict[str, float] = {}
-        """When the batches of an owner are looked for next, on the monotonic clock. inf: all of
-        them run here or have ended."""
+        """The time, on the monotonic clock, of the next search for batches of an owner that do not
+        run. inf: all of them run here or have ended."""
         self._sweeping = spawn(self._sweep)
 
     async def aclose(self) -> None:
@@ -171,7 +171,7 @@ class BatchService:
         await asyncio.wait(tasks)
 
     async def _sweep(self) -> None:
-        """Delete old files, now and every hour, if the clock can be believed."""
+        """Delete old files, now and every hour, unless the clock seems to be wrong."""
         deleting = None
         while True:
             try:
@@ -223,7 +223,7 @@ class BatchService:
     async def _file(
         self, owner: str, scope: Scope, receive: Receive, id: str, end: str
     ) -> KeptFile | KeptBatch | dict[str, Any]:
-        """Return a document, or the file with the data that is asked for."""
+        """Answer a request for files: return a document, or the file whose data is asked for."""
         method = scope["method"]
         if not id:
             if method == "POST":
@@ -246,7 +246,7 @@ class BatchService:
         return file.document()
 
     async def _upload(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
-        """Keep the file of a form. It is written to the disk while it arrives."""
+        """Keep the file of a form, which is written to the disk while it arrives."""
         most = min(self._settings.max_file_bytes + FORM_BYTES, self._settings.max_bytes)
         length = dict(scope["headers"]).get(b"content-length", b"")
         expected = min(int(length), most) if length.isdigit() else most
@@ -258,7 +258,7 @@ class BatchService:
             self._arriving -= expected
 
     async def _make_room(self, expected: int = LEAST_BYTES) -> None:
-        """Raise RequestTooLarge if the folder has no room beside the uploads in progress."""
+        """Raise RequestTooLarge if there is no room, counting the uploads in progress."""
         used = await asyncio.to_thread(self._folder.used_bytes)
         if used + self._arriving + expected > self._settings.max_bytes:
             raise RequestTooLarge(
@@ -395,10 +395,10 @@ class BatchService:
             *((name, value) for name, value in scope["headers"] if not _OF_ONE_REQUEST.match(name)),
             (b"x-headstart-tags", batch.id.encode()),
         )
-        self._tasks[batch.id] = self._spawn(self._attend, owner, batch, headers)
+        self._tasks[batch.id] = self._spawn(self._run_to_end, owner, batch, headers)
 
-    async def _attend(self, owner: str, batch: KeptBatch, headers: Headers) -> None:
-        """Run a batch to its end. If the process ends first, the batch continues later."""
+    async def _run_to_end(self, owner: str, batch: KeptBatch, headers: Headers) -> None:
+        """Run a batch to its end. If the process ends before, the batch continues later."""
         places = asyncio.Semaphore(max(1, self._settings.max_running - 1))
         try:
             async with self._turns.setdefault(owner, places), self._slots:
@@ -407,7 +407,7 @@ class BatchService:
         except ConfigError as error:
             logger.info("batch %s does not start here: %s", batch.id, error)
             self._looks_at[owner] = time.monotonic() + AGAIN_S
-        # A request of a depth that the first reader accepts may be too deep for the next one.
+        # The decoders accept different depths: one may accept what a later one refuses.
         except RecursionError:
             await self._fail(owner, batch, "a request is nested too deeply", None)
         except (OSError, HeadstartError) as error:
@@ -472,7 +472,7 @@ class BatchService:
         return run.stopped_by, _counts(run)
 
     async def _watch(self, owner: str, batch: KeptBatch, run: BatchRun) -> None:
-        """Save the counts for other processes; stop a run that is cancelled or too late."""
+        """Save the counts for other processes; stop a run that was cancelled or has expired."""
         saved = None
         while True:
             now = msgspec.structs.replace(batch, request_counts=_counts(run))
@@ -552,7 +552,7 @@ class BatchService:
 
 
 def _limited(app: ASGIApp, concurrency: ConcurrencyLimit) -> ASGIApp:
-    """Return an app whose requests count for the limit on concurrent calls."""
+    """Return an app whose requests count against the limit on concurrent calls."""
 
     async def gated(scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -268,7 +268,7 @@ class Domains:
             change = loaded.domain.apply(label)
         except Exception as error:  # noqa: BLE001 - logged; see below
             # All processes skip it: one bad row must not end learning.
-            logger.exception("a label of learning domain %s teaches nothing", name[:12])
+            logger.exception("a label of learning domain %s cannot be applied", name[:12])
             self._report(error)
             return
         if change.alarm or (change.redrawn and change.rule is not before):

@@ -44,8 +44,8 @@ class Explanation(Frozen, omit_defaults=False):
     rule: Rule
     veto: str | None
     qualified: bool
-    """The rule allowed its answer. An audit, shadow mode or the request may still have refused it:
-    see ``outcome`` and ``reason`` of the request."""
+    """Whether the rule allowed its answer. An audit, shadow mode or the request may still have
+    refused it: see ``outcome`` and ``reason`` of the request."""
     similarity: float
     score: float | None
     threshold: float | None
@@ -168,9 +168,9 @@ class AllowedChecks(NamedTuple):
 class HitDecider:
     """Decides whether hits are served and checked, by the learned rule.
 
-    ``budget`` limits the comparisons of misses. Audits are always compared, because the alarm and
-    certificates need them, and their time counts as well. With ``shadow`` no semantic hit is
-    served; with ``shadow_first`` none is served before its domain has this number of labels.
+    ``budget`` limits the CPU time for the comparison of misses. Audits are always compared, because
+    the alarm and the certificates need them; their time counts, too. With ``shadow``, no semantic
+    hit is served. With ``shadow_first``, none is served until its domain has so many labels.
     """
 
     learner: Learner
@@ -216,7 +216,7 @@ class HitDecider:
         return FEEDBACK if vetoes and vetoes.refuses(entry, question_of(key)) else None
 
     def _miss(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
-        """Let a miss be compared if it is drawn. The draw does not depend on the fresh answer."""
+        """Draw whether a miss is compared. The draw must not depend on the fresh answer."""
         verdict, max_error = sample.pair.verdict, self.error_limit.max_error
         share = comparison_share(verdict, max_error, self.budget.left())
         if not self.audits.draw_share(share):
@@ -289,8 +289,9 @@ class HitDecider:
     ) -> FeedbackSample:
         """Return the sample of a null audit: another answer to the question of the entry.
 
-        An answer to an exact hit is newer, so it is stored. The second answer to a miss is not
-        (``stores``), and its domain counts it. The budget pays for the comparison.
+        For an exact hit, the fresh answer is newer than the stored one, so it is stored. The second
+        answer to a miss is not stored (``stores``), and its domain counts it. The comparison is
+        charged to the budget.
         """
         self.budget.take()
         if not stores and (domain := self.learner.domains.find(context.domain)) is not None:
@@ -376,7 +377,7 @@ class Reviews:
 async def most_doubtful(labels: Sequence[Label], hit_decider: HitDecider) -> list[DoubtfulPair]:
     """Order pairs, given newest first, by their distance from a decision. Raises StoreError.
 
-    Labels of another policy version are left out, because they teach nothing.
+    Labels of another policy version are left out, because nothing is learned from them.
     """
     domains = set(list(dict.fromkeys(label.domain for label in labels))[:MOST_SEARCHED_DOMAINS])
     found = []

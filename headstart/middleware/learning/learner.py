@@ -1,8 +1,7 @@
 """Compares fresh answers with cached ones, learns from the result, and audits hits.
 
-An audit asks the provider again for the answer to a hit, within a budget, and has a row in the
-books. ``ModelJudge`` asks a language model of an upstream for a second opinion on answers, within a
-budget.
+An audit asks the provider again for the answer to a hit. It has a budget, and a row in the books.
+``ModelJudge`` asks a language model for a second opinion on two answers. It has a budget, too.
 """
 
 from __future__ import annotations
@@ -52,20 +51,20 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 MINUTE_S = 60.0
 SAVED_UP_S = 30.0
-"""Seconds over which unused CPU time is saved up for busy times."""
+"""Unused CPU time of so many seconds is saved up for busy times."""
 FIRST_PRICE_S = 0.01
 FIRST_PRICES = 5.0
-"""The prior for the price of a comparison: a new budget assumes that it has made five comparisons
-(``FIRST_PRICES``) of 0.01 s of CPU time each (``FIRST_PRICE_S``)."""
+"""The prior of the average price: a new budget assumes five comparisons (``FIRST_PRICES``) of 0.01
+s of CPU time each (``FIRST_PRICE_S``)."""
 PRICE_MEMORY = 0.99
-"""The factor by which older comparisons lose weight in the average price, with each new one."""
+"""Each comparison multiplies the weights of all older ones in the average price by this factor."""
 COMPARED = "compared answers"
 """The tenant of answers to compare in the encoder's queue. Other tenants are hashes."""
 
 
 @dataclass(slots=True, eq=False)
 class CallBudget:
-    """Counts calls within the last hour and dollars within the last day. None: no limit.
+    """Limits the calls of the last hour and the dollars of the last day. None: no limit.
 
     ``clock`` returns seconds of a monotonic clock.
     """
@@ -78,7 +77,7 @@ class CallBudget:
     """The minutes in which something was paid, with the sums: at most 1,440 for a day."""
 
     def take(self) -> bool:
-        """Count one call, if it may be made."""
+        """Count a call if it may be made; return whether it may."""
         now = self.clock()
         while self._calls and self._calls[0] <= now - HOUR_S:
             self._calls.popleft()
@@ -108,9 +107,9 @@ class CallBudget:
 class ComparisonBudget:
     """The CPU time for comparisons of answers: a share of one core, saved up for ``SAVED_UP_S``.
 
-    A comparison is made only when the fresh answer has come. So the budget pays for it before, when
-    it is drawn, at the average price of earlier comparisons. As an observer, the budget counts the
-    time of encodings for the tenant ``COMPARED``. ``clock`` returns seconds of a monotonic clock.
+    A comparison is drawn before the fresh answer comes, and made after it. It is paid for when it
+    is drawn, at the average price of earlier comparisons. As an observer, the budget notes the time
+    of encodings for the tenant ``COMPARED``. ``clock`` returns seconds of a monotonic clock.
     """
 
     observes: ClassVar = (Encoded,)
@@ -123,7 +122,7 @@ class ComparisonBudget:
     _cost_s: float = FIRST_PRICES * FIRST_PRICE_S
 
     def left(self) -> float:
-        """Return the part of the budget that is left: 1 if it is full, 0 or less if it is used."""
+        """Return the part of the budget that is left: 1 is all of it, 0 or less is nothing."""
         now, full_s = self.clock(), self.share * SAVED_UP_S
         passed_s = 0.0 if self._at is None else now - self._at
         self._at = now
@@ -139,7 +138,7 @@ class ComparisonBudget:
         self._cost_s += seconds
 
     def compared(self) -> None:
-        """Note that a comparison is done. In the average price, older ones count less."""
+        """Note that a comparison is done, for the average price."""
         self._count = PRICE_MEMORY * self._count + 1
         self._cost_s *= PRICE_MEMORY
 
@@ -150,10 +149,11 @@ class ComparisonBudget:
 
 
 class Audits:
-    """Draws audits at random, within their budget. The generator is secret to callers.
+    """Draws audits at random, within their budget. Callers cannot predict the random numbers.
 
-    ``background``: the hit is served and the provider asked as well; ``sync``: the caller waits for
-    the provider's answer; ``off``: no audits.
+    The modes of ``settings``: with ``background``, the hit is served and the provider is asked as
+    well; with ``sync``, the caller waits for the provider's answer; with ``off``, there are no
+    audits.
     """
 
     def __init__(self, settings: AuditSettings, clock: Callable[[], float]) -> None:
@@ -182,7 +182,7 @@ class Audits:
 
     @property
     def asks_twice(self) -> bool:
-        """Whether some misses are asked twice. This happens only in the background, too."""
+        """Whether some misses are asked twice, which happens only in the background."""
         return self.settings.mode == "background" and self.settings.ask_twice
 
     def draw_repeat(self, asked: float) -> bool:
@@ -234,18 +234,18 @@ def book_audit(
 T = TypeVar("T")
 
 CLEAR = (0.02, 0.95)
-"""Probabilities by words alone below and above which the answers are not encoded.
+"""The answers are encoded only if the probability by words alone is between these two.
 
-On pairs judged by people, words alone decide three of four unrelated answers and a third of the
-equal ones, and 0.4 % of these decisions are wrong. An encoding is the most expensive part of a
-comparison.
+An encoding is the most expensive part of a comparison. On pairs judged by people, words alone
+decide three of four pairs of unrelated answers and a third of the equal ones; 0.4 % of these
+decisions are wrong.
 """
 MOST_VECTORS = 2048
 """Number of answers whose vectors are kept: 3 MB."""
 OPINION_S = 60.0
-"""Longest wait for a second opinion. After it the pair stays unsure."""
+"""The longest wait for a second opinion. After that the pair stays unsure."""
 LONG = 16_384
-"""Characters of both answers above which a thread judges them: a megabyte of JSON takes 150 ms."""
+"""Answers of more characters together are judged in a thread: a megabyte of JSON takes 150 ms."""
 
 
 class SecondOpinion(Protocol):
@@ -293,7 +293,7 @@ class AnswerJudge:
         fresh: Completion | RawResponse,
         questions: tuple[str, str | None],
     ) -> Agreement:
-        """Judge by words, then by sketches, and encode the answers only if a doubt is left."""
+        """Judge by words, then by sketches. Encode the answers only if both are unsure."""
         long = answer_size(cached) + answer_size(fresh) > LONG
         pair, agreement, texts = await self._run(
             _judge_words, cached, fresh, questions, off_loop=long
@@ -329,7 +329,7 @@ class AnswerJudge:
         return float(one @ other)
 
     async def _vector(self, encoder: PromptEncoder, text: str) -> NDArray[np.float32]:
-        """Encode an answer, unless its vector is kept. Fresh answers are often neighbours soon."""
+        """Encode an answer, unless its vector is kept from a comparison with another answer."""
         known = self._vectors.pop(hash(text), None)
         if known is None:
             known = (await encoder.encode(text, background=True, tenant=COMPARED)).sentence
@@ -344,7 +344,7 @@ def _judge_words(
     fresh: Completion | RawResponse,
     questions: tuple[str, str | None],
 ) -> tuple[AnswerPair, Agreement, tuple[str, ...]]:
-    """Judge two answers by their words. Returns the texts to encode too, if a doubt is left."""
+    """Judge two answers by their words; return also the texts to encode, if words do not decide."""
     pair = AnswerPair(cached, fresh, questions)
     agreement = pair.judge(None)
     doubtful = CLEAR[0] < agreement.probability < CLEAR[1]
@@ -355,7 +355,7 @@ def _judge_sketches(
     pair: AnswerPair, sketch: Callable[[str], NDArray[np.float32]], texts: tuple[str, ...]
 ) -> Agreement | None:
     one, other = map(sketch, texts)
-    if not (one.any() and other.any()):  # a sketch of zeros: no word of the text is known
+    if not (one.any() and other.any()):  # a sketch is zero if no word of its text is known
         return None
     return pair.judge_by_sketches(float(one @ other))
 
@@ -368,22 +368,26 @@ def answer_size(answer: Completion | RawResponse) -> int:
 
 
 MOST_WAITING = 256
-"""Most comparisons that may wait: some 4 s of work. Further comparisons are dropped, and their
-labels are lost."""
+"""The most comparisons that may wait: some 4 s of work. Further ones are dropped, with their
+labels."""
 MOST_WAITING_CHARS = 32 * 1024 * 1024
 """Characters of the fresh answers that may wait."""
 AT_ONCE = 8
-"""Comparisons made at once, because a model that gives its opinion takes seconds."""
+"""The number of comparisons at the same time. A model that is asked for its opinion takes
+seconds."""
 MOST_RECENT = 10_000
 """Number of requests that feedback and ``explain`` can refer to."""
 CLOCKS_APART_S = 60.0
-"""Most seconds by which the time in the books may be before the time in the id."""
+"""The time in the books may be so many seconds before the time in the request's id."""
 NO_KEY = CacheKey(scope="", partition="", exact="")
 NO_ANSWER = RawResponse(headers=(), body=b"")
 
 
 class FeedbackSample(NamedTuple):
-    """A pair whose label a fresh answer will give. ``id`` is the request of that answer."""
+    """A question and its neighbour, for which the fresh answer will give a label.
+
+    ``id`` is that of the request that gets the fresh answer.
+    """
 
     id: str
     pair: UnlabelledPair
@@ -396,13 +400,16 @@ class FeedbackSample(NamedTuple):
     asked: str = ""
     """Hash of the question, under which feedback is kept."""
     repeat: bool = False
-    """Ask the provider once more after it has answered this miss: a null audit."""
+    """Whether to ask the provider again after it has answered this miss: a null audit."""
     stores: bool = True
-    """Store and record the fresh answer, in place of an older one to the same request."""
+    """Whether to store and record the fresh answer, instead of an older one to the same request."""
 
 
 class PendingComparison(NamedTuple):
-    """A sample and its fresh answer; ``stored`` if the store has it under the sample's id."""
+    """A sample and its fresh answer.
+
+    ``stored``: the answer is in the store, under the sample's id.
+    """
 
     sample: FeedbackSample
     fresh: Completion | RawResponse
@@ -410,9 +417,9 @@ class PendingComparison(NamedTuple):
 
 
 class Learner:
-    """Judges comparisons and writes labels; ``run`` it in the background.
+    """Compares answers and writes labels. ``run`` runs in the background.
 
-    ``version`` is the version of the match policy. Labels of another version teach nothing.
+    ``version`` is that of the match policy. Nothing is learned from labels of another version.
     """
 
     def __init__(
@@ -486,11 +493,12 @@ class Learner:
             self._recent[id] = sample._replace(served=False)
 
     async def feedback(self, id: str, *, same: bool, pair_only: bool = False) -> bool:
-        """Take a user's feedback on a request; return False if it is unknown. Raises StoreError.
+        """Take a user's feedback; return False if the request is unknown. Raises StoreError.
 
-        The feedback is in force here on return, and in other processes when they have read the
-        labels. Only the first feedback on a request teaches, so that repeating it has no effect. A
-        later one that differs may still veto an entry, or lift the veto.
+        In this process it has an effect as soon as this returns, and in the others when they have
+        read the label. The learned rule learns only from the first feedback on a request, so that
+        repeated feedback has no weight. A different later one can still veto an entry, or lift the
+        veto.
         """
         sample = self._recent.get(id)
         if sample is None:
@@ -508,9 +516,9 @@ class Learner:
         return True
 
     async def _late_feedback(self, id: str, *, same: bool, pair_only: bool) -> bool:
-        """Take feedback on a hit that is only in the books: it may veto, but it does not teach.
+        """Take feedback on a hit that is only in the books. It may veto, but nothing is learned.
 
-        The hit came before a restart, or from another process. The books do not hold its question.
+        Such a hit was before a restart, or in another process. The books do not have its question.
         """
         await self.domains.follow()
         veto = self.domains.vetoes.find(id)
@@ -538,7 +546,7 @@ class Learner:
         return True
 
     async def _booked_entry(self, id: str) -> str | None:
-        """Return the entry that answered a request by meaning, from the books."""
+        """Return the entry of a semantic hit, from the books; None if there was no such hit."""
         at = ulid_time(id)
         if at is None:
             return None
@@ -548,7 +556,7 @@ class Learner:
         return None
 
     async def review(self, label: Label, *, same: bool) -> None:
-        """Write a person's label for a pair that has one already. Raises StoreError."""
+        """Write a person's label for a pair that has a label already. Raises StoreError."""
         await self._write(
             msgspec.structs.replace(label, source=LabelSource.REVIEW, same=same, at=self._clock())
         )
@@ -564,8 +572,8 @@ class Learner:
             except StoreError as error:
                 self._report(error)
             except Exception as error:  # noqa: BLE001 - logged; see below
-                # Answers may be any text, and none of them may stop the learning.
-                logger.exception("a comparison failed and teaches nothing")
+                # Answers may be any text, and no answer may stop the learning.
+                logger.exception("a comparison failed; nothing is learned from it")
                 self._report(error)
 
     async def _compare(self, comparison: PendingComparison) -> None:
@@ -606,7 +614,7 @@ class Learner:
     def _report(self, error: Exception) -> None:
         failed = StageFailed.of("learner", error)
         if isinstance(error.__cause__ or error, anyio.WouldBlock):
-            detail = "answers come faster than they are compared: some teach nothing"
+            detail = "answers come faster than they are compared: nothing is learned from some"
             failed = msgspec.structs.replace(failed, detail=detail)
         self._observer.notify(failed)
 
@@ -620,7 +628,7 @@ class Learner:
 
 PATH = b"/v1/chat/completions"
 MOST_CHARACTERS = 64 * 1024
-"""Longest text that counts as a verdict."""
+"""The most characters of an answer of the model that are read as a verdict."""
 
 
 @dataclass(slots=True, eq=False)
@@ -639,7 +647,7 @@ class ModelJudge:
     async def same(
         self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
     ) -> bool | None:
-        """Return the judgement; None: unsure, or no budget is left. Raises UpstreamError."""
+        """Return the judgement; None if unsure, or if no budget is left. Raises UpstreamError."""
         if not self.budget.take():
             return None
         asked = judge_request(question, answer_text(cached), answer_text(fresh), self.model)

@@ -1,8 +1,8 @@
 """Steps that keep answers short: an instruction in the prompt, and limits that no client notices.
 
-An answer that our own limit cut is continued, or asked for again: a limit may cost the client time,
-but never text. The client's part of an answer stays as it came, to the byte. ``docs/output.md``
-tells which requests are limited, and why.
+If our own limit cuts an answer, the answer is continued, or the call is made again: a limit may
+cost the client time, but never text. What the client has of an answer is never changed.
+``docs/output.md`` says which requests are limited, and why.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ class _LimitedCall(NamedTuple):
         """Return an answer without a limit, in place of an unusable one."""
         await rest.leave()
         reply = await self._replace(kind=GUARD).send_freely(rest)
-        # Only after a success: if the request is refused without a limit, too, the limit is no
-        # reason.
+        # This is noted only after a success: if the request is also refused without a limit, the
+        # limit is not the reason.
         if not takes_limits:
             self.step.lengths.refuse(self.key)
             self.context.observer.notify(StageFailed(stage="output", error="LimitRefused"))

@@ -1,7 +1,7 @@
-"""Documents changed by search/replace blocks: the model writes changes, we write the document.
+"""Edits of a document by search/replace blocks: the model writes changes, we write the document.
 
-The client gets the answer only after it was read to its end, and if every block has exactly one
-place in the document. In doubt the answer is discarded, and the call is made again without our
+The client gets the answer only when it was read to its end and every block has exactly one place in
+the document. In case of doubt the answer is discarded, and the call is made again without our
 instruction. ``docs/output-edits.md`` describes the costs, and why nothing is streamed earlier. The
 document may also be sent as a *predicted output*, with which some providers write faster.
 """
@@ -185,7 +185,7 @@ class _ReadAnswer(NamedTuple):
 
     pieces: list[Piece]
     begun: bool
-    """A block came, or a text that resembles one."""
+    """Whether a block has come, or a text that resembles one."""
     text: str | None
     """The text for the client; None: the blocks made no document."""
     own_s: float

@@ -70,10 +70,11 @@ INLINE_BYTES: dict[CompressionMode, int] = {
     "balanced": 16_000,
     "aggressive": 12_000,
 }
-"""By mode, the longest body that is compressed on the loop. Most take the 5 ms for which a thread
-may hold up the loop anyway, a log 7 ms; the worst body found, JSON Lines, takes 13 ms."""
+"""For each mode, the longest body that is compressed in the event loop. Most of these take at most
+5 ms, for which a thread would block the loop, too. A log takes 7 ms; the worst body that was found,
+JSON Lines, takes 13 ms."""
 INLINE_LINES = 500
-"""Most line ends of a body that is compressed on the loop: a line may take 25 us."""
+"""The most lines of a body that is compressed in the event loop: a line may take 25 us."""
 
 
 class TextWorker:
@@ -284,8 +285,8 @@ class CompressPrompts:
 def _has_long_text(body: bytes) -> bool:
     """Tell whether a text of a JSON body may be long enough to be shortened. Most have none.
 
-    A quote after a backslash does not end a text. A backslash may stand for itself, so that two
-    texts count as one: then the prompt is read in vain.
+    A quote after a backslash does not end a text. If the backslash itself is escaped, this is
+    wrong, and two texts count as one. Then the prompt is read for nothing.
     """
     parts = body.replace(b'\\"', b"  ").split(b'"')
     return max(map(len, parts)) >= MIN_TEXT_CHARS

@@ -127,8 +127,8 @@ class Sources:
     def unquote(self, text: str) -> str:
         """Return ``text`` with marks for the sentences that it quotes, the longest runs first.
 
-        This undoes an expansion as a rule, and never changes the meaning: a text that is not found
-        word for word stays as it is, and so does JSON.
+        This usually undoes an expansion, and never changes the meaning: text that is not found word
+        for word stays as it is, and so does JSON.
         """
         spans = len(text) - _HEAD_CHARS + 1
         hits = [at for at in range(spans) if text[at : at + _HEAD_CHARS] in self._heads]
@@ -405,7 +405,7 @@ def _is_table(lines: Sequence[str]) -> bool:
 
 QUOTES = "quotes"
 INLINE_BYTES = 32_000
-"""The longest body that is numbered on the loop, in 4 ms at worst."""
+"""The longest body that is numbered in the event loop, which takes 4 ms at worst."""
 _BREAKS = (Finished, Ended, ErrorReported, ReasoningDelta, RefusalDelta, ToolCallDelta)
 """Events that end a mark. Other events, such as padding, may come within one."""
 

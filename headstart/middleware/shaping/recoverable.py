@@ -1,11 +1,11 @@
-"""Lets the model read texts that were cut from its prompt, by a tool that we answer.
+"""Lets the model read texts that were cut from its prompt, through a tool that Headstart answers.
 
-The client never sees the tool. If the model calls it, we send the result in a further call, and the
-client gets the texts of all calls as one answer. In later requests of the conversation, the hidden
-calls and results are put back into their places, so that the provider's prefix cache and signatures
-stay valid. ``docs/compression.md`` describes the rules.
+The client never sees the tool. If the model calls it, Headstart sends the result in a further call,
+and the client gets the texts of all calls as one answer. In later requests of the conversation, the
+hidden calls and results are put back into their places, so that the provider's prompt cache and
+signatures stay valid. ``docs/compression.md`` describes the rules.
 
-The first part decides when a request may be compressed recoverably, and when that does not pay.
+The first part decides whether a request may get the tool, and whether that pays.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ if TYPE_CHECKING:
 
 
 READ_AGAIN_CHARS = 8_000
-"""Characters that a provider may read again when the tool joins a conversation: about 2,000
-tokens."""
+"""The most characters before the cut if the tool is added in the middle of a conversation. The
+provider has to read them again; they are about 2,000 tokens."""
 _OTHER_FORMS = frozenset({"functions", "context_management"})
-"""Fields with which tools have another form, or the provider removes messages itself."""
+"""Fields with which tools have another form, or with which the provider itself removes messages."""
 _LEAST_REQUESTS = 20
-"""Requests with cuts before the mode may pause."""
+"""The mode may pause after so many requests with cuts."""
 _PAUSE = 200
-"""Requests without the mode before it is tried again."""
+"""The mode pauses for so many requests."""
 _OUTPUT_PRICE = 4.0
 """The usual price of an output token, in input tokens."""
 
@@ -87,8 +87,9 @@ _OUTPUT_PRICE = 4.0
 def may_recover(asked: CanonicalRequest) -> bool:
     """Tell whether a request may get our tool.
 
-    The model must be free to call it, and it must fit beside the client's own tools. A model that
-    must call any tool may call ours first: the further call asks for a tool again.
+    The model must be allowed to call it, and the client's own tools must allow a further one. A
+    model that has to call some tool may call ours first, because the further call asks again for
+    a call.
     """
     choice = asked.tool_choice
     if choice is not None and (choice.mode not in {"auto", "required"} or choice.names):
@@ -104,11 +105,13 @@ def may_recover(asked: CanonicalRequest) -> bool:
 def offers_tool(*, has_tools: bool, opening: int, before_cut: int | None) -> bool:
     """Tell whether a request gets the tool.
 
-    The answer must be the same for all later requests of the conversation, or the provider's prefix
-    cache is lost, because tools come before all messages. If the conversation has its own tools and
-    a long beginning, the tool is there from the first request on. Otherwise it joins with the first
-    cut, if there is little text before the cut. ``opening``: the characters up to the first message
-    of the user. ``before_cut``: the characters before the cut; None: nothing was cut.
+    Once a conversation has the tool, all its later requests must have it: tools come before all
+    messages, so a change would lose the provider's prompt cache. A conversation with tools of its
+    own and a long beginning has our tool from its first request on. Any other gets it with its
+    first cut, if there is little text before the cut.
+
+    ``opening`` is the number of characters up to the first message of the user. ``before_cut`` is
+    the number of characters before the cut, or None if nothing was cut.
     """
     if has_tools and opening >= READ_AGAIN_CHARS:
         return True
@@ -123,7 +126,7 @@ class RecoveryBalance:
     spent: float = 0.0
     requests: int = 0
     paused: int = 0
-    """Requests for which the mode is still off; 0: it is in use."""
+    """The number of requests for which the mode stays off; 0 while it is in use."""
 
     def add(self, saved: float, rounds: Sequence[Tokens], cached_share: float) -> None:
         """Add a request: the tokens that were cut from it, and the calls for its retrievals."""
@@ -136,7 +139,7 @@ class RecoveryBalance:
             self.paused = _PAUSE
 
     def is_paused(self) -> bool:
-        """Tell whether a new conversation is sent without cuts. Counts the request."""
+        """Tell whether a new conversation is sent without cuts, and count its request."""
         if not self.paused:
             return False
         self.paused -= 1
@@ -155,9 +158,9 @@ KEPT_S = 3600.0
 KEPT_BYTES = 32 * 2**20
 """Memory for the hidden calls of all conversations."""
 _CONVERSATIONS = 10_000
-"""Most conversations that keep their cuts while new ones get none."""
+"""The most conversations that keep their cuts while the mode pauses for new ones."""
 _MODELS = 256
-"""Most models for which something is learned. Clients name models, so the number is bounded."""
+"""The most models for which something is learned. Clients name models, so there must be a bound."""
 REFUSED = (400, 404, 405, 422, 501)
 """Statuses with which a provider may refuse tools."""
 _ENDINGS = (Finished, UsageReported, Ended)
@@ -177,9 +180,9 @@ class HiddenTurn(NamedTuple):
 class HiddenTurns:
     """The hidden calls of answers, under digests of the conversation up to the answer.
 
-    The digest covers the caller's credentials, so no caller gets another one's. The memory is
-    bounded: the least recently used turns are dropped first. A dropped turn costs the provider's
-    prefix cache after it, and perhaps another retrieval, but never an answer.
+    A digest contains the caller's credentials, so no caller gets the turns of another. The memory
+    is bounded, and the least recently used turns are dropped. After that, the provider may have to
+    read the prompt again, and the model may call the tool again, but no answer fails.
     """
 
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
@@ -271,7 +274,7 @@ class PromptWithTool(NamedTuple):
 
 @dataclass
 class RecoverableCalls:
-    """Sends prompts with cuts and with the tool; one instance for each route."""
+    """Sends prompts with cuts and with the tool. Each route has its own instance."""
 
     settings: CompressionSettings
     turns: HiddenTurns = field(default_factory=HiddenTurns)
@@ -316,7 +319,7 @@ class RecoverableCalls:
             before_cut=_chars_before_cut(compression),
         ):
             return None
-        # One change at a time: so the parts that a change leaves alone keep their bytes.
+        # The changes are made one after the other, so that unchanged parts keep their bytes.
         if document is not request.document:
             call = with_document(call, document)
         if compression.spans:
@@ -330,7 +333,7 @@ class RecoverableCalls:
     def _with_hidden(
         self, document: dict[str, Any], form: RequestForm, digest: _ConversationDigest
     ) -> dict[str, Any] | None:
-        """Return the document with the hidden calls of earlier answers; None: it is malformed."""
+        """Return the document with the hidden calls of earlier answers; None if it is malformed."""
         now = time.monotonic()
         messages: list[PromptMessage] = []
         results: list[PromptMessage] = []
@@ -370,12 +373,12 @@ class RecoverableCalls:
         return reply
 
     def may_refuse_tools(self, request: ChatRequest, call: Call, status: int) -> bool:
-        """Tell whether a refusal may be due to our tool, which is the only one of the request."""
+        """Tell whether a refusal may be due to our tool: the request has no other tools."""
         own = DIALECTS[call.dialect].form.has_tools(request.document)
         return status in REFUSED and not own
 
     def note_refusal(self, model: str) -> None:
-        """Note that a model takes no tools: its requests get no cuts from now on."""
+        """Note that a model accepts no tools. Its requests get no cuts from now on."""
         if len(self._no_tools) < _MODELS:
             self._no_tools.add(model)
 
@@ -413,7 +416,7 @@ class _RecoveredAnswer:
         return DIALECTS[self.plain.dialect]
 
     async def pieces(self) -> AsyncGenerator[Piece]:
-        """Yield the answer. From the first call of our tool on, we rewrite it."""
+        """Yield the answer: unchanged up to the first call of our tool, and rewritten after it."""
         request = self.plain.request
         assert request is not None
         shown, late = Transcript(), None
@@ -430,7 +433,7 @@ class _RecoveredAnswer:
                 shown.add(piece)
                 yield piece
             else:
-                # This is the end of a block. If our call follows, the writer below writes it.
+                # The end of a block is held back: if our call follows, the writer below writes it.
                 late = piece
         first = self.parts[0]
         if late is not None and not held:
@@ -474,7 +477,7 @@ class _RecoveredAnswer:
         yield ending
 
     async def _send(self, call: Call) -> Reply:
-        """Ask the upstream of the first call, because it has read the prompt, else others."""
+        """Ask the upstream of the first call, which has read the prompt; if it fails, others."""
         others = self.rest.names - {self.upstream}
         if others:
             try:
@@ -490,7 +493,7 @@ class _RecoveredAnswer:
         return msgspec.structs.replace(call, role=AttemptRole.RETRIEVE, log=log)
 
     def _next_call(self, call: Call, completion: Completion, own: Sequence[ToolCall]) -> Call:
-        """Return the call with the model's calls and their results at its end."""
+        """Return the next call: this one, with the model's tool calls and their results added."""
         assert call.request is not None
         news = [self._message(completion), *self._results(own)]
         self.hidden += news
@@ -503,7 +506,7 @@ class _RecoveredAnswer:
             part.feed((Ended(),))  # some dialects have no terminal event
         completion = part.completion(self.context.clock())
         if completion is None:
-            raise UpstreamProtocolError("the answer to a request with cuts did not come to an end")
+            raise UpstreamProtocolError("the answer to a request with cuts is not whole")
         return completion
 
     def _message(self, completion: Completion) -> PromptMessage:
@@ -562,20 +565,20 @@ class _RecoveredAnswer:
 
 
 class _VisibleEvents:
-    """Turns the events of all calls, except events of our tool, into one answer."""
+    """Joins the events of all calls, without those of our tool, into the events of one answer."""
 
     def __init__(self, shown: Sequence[StreamEvent]) -> None:
         self.transcript = Transcript()
         """The answer that the client gets."""
         self.transcript.feed(shown)
         self._base = 0
-        """The number of the first content block of this round, for the client."""
+        """The number that the client sees for the first content block of this round."""
         self._calls = 0
-        """The tool calls of the client's tools so far."""
+        """The number of calls of the client's tools so far."""
         self._first = True
-        """This is the first round."""
+        """Whether this is the first round."""
         self._numbers: dict[int, int] = {}
-        """The client's number of each tool call of this round; -1: our own."""
+        """The number that the client sees for each tool call of this round; -1 for our tool."""
         for event in shown:
             if isinstance(event, ToolCallDelta):
                 self._number(event)
@@ -588,7 +591,7 @@ class _VisibleEvents:
         self._first = False
 
     def take(self, events: Iterable[StreamEvent]) -> list[StreamEvent]:
-        """Return the client's part of these events. Raises UpstreamProtocolError."""
+        """Return the events for the client. Raises UpstreamProtocolError."""
         news = list(self._visible(events))
         self.transcript.feed(news)
         return news
@@ -633,9 +636,9 @@ class _VisibleEvents:
 
 
 async def _with_ends_apart(pieces: AsyncIterator[Piece], dialect: Dialect) -> AsyncGenerator[Piece]:
-    """Yield the pieces of a stream; frames without events at the end of one are a piece apart.
+    """Yield the pieces of a stream, with frames without events at the end of a piece split off.
 
-    So the end of a content block is apart from its last text, however the bytes arrived.
+    So the end of a content block never is in the piece of its last text, however the bytes arrive.
     """
     decoder = dialect.decoder()
     async for piece in pieces:
@@ -692,7 +695,7 @@ def _opening_chars(messages: Sequence[PromptMessage]) -> int:
 
 
 def _chars_before_cut(compression: Compression) -> int | None:
-    """Return the characters of the messages before the first message with a cut; None: no cut."""
+    """Return the number of characters before the first message with a cut; None without a cut."""
     cut = [span.message for span in compression.spans if not span.lossless]
     if not cut:
         return None
@@ -702,8 +705,8 @@ def _chars_before_cut(compression: Compression) -> int | None:
 def _tokens_saved(compression: Compression, cached_share: float) -> float:
     """Return the estimated saving in tokens at full price.
 
-    The messages before the last answer were cut in earlier requests, too, so the provider would
-    have most of them in its prefix cache.
+    The messages before the last answer were also cut in earlier requests. Without cuts the provider
+    would have most of them in its prompt cache, at a lower price.
     """
     answered = [n for n, each in enumerate(compression.source) if each.get("role") == "assistant"]
     last = max(answered, default=-1)

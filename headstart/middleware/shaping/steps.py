@@ -1,8 +1,8 @@
 """Steps that change a prompt or its answer, and the candidate that runs them.
 
 A step gets a call. It returns None if it has nothing to change. Otherwise it returns a function
-that sends the changed call to the next steps, and returns the answer for the client. Later parts
-join answers that several calls gave, and edit JSON bodies.
+that sends the changed call to the next steps and returns the answer for the client. The later parts
+of this file join the answers of several calls, and edit JSON bodies.
 """
 
 from __future__ import annotations

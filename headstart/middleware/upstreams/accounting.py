@@ -50,9 +50,9 @@ MOST_STATES = 1024
 class UpstreamState:
     """Health and limits of one (upstream, model, key).
 
-    ``lock`` is held while a call asks for permission, because other processes may share the state.
-    ``queue`` is held by the first of the calls that wait for the rate limit, which are ``queued``.
-    It is fair: who came first is next. A call was last answered at ``answered_at``.
+    A call holds ``lock`` while it asks for permission, because other processes may share the state.
+    ``queued`` is the number of calls that wait for the rate limit. The first of them holds
+    ``queue``, which is a fair lock. ``answered_at`` is the time of the last answer.
     """
 
     __slots__ = ("answered_at", "breaker", "limits", "lock", "queue", "queued")
@@ -74,8 +74,8 @@ class UpstreamState:
 class UpstreamStates:
     """The states of all targets. Beyond ``most`` the least recently used are dropped.
 
-    Callers choose names of models. So models that never answered have a separate table of the same
-    length, and invented names displace no real model.
+    Callers choose names of models. So models that have never answered are in a table of their own,
+    of the same length: invented names cannot displace real models.
     """
 
     def __init__(self, *, most: int = MOST_STATES) -> None:
@@ -134,9 +134,10 @@ _BILLED = (FailureKind.SILENT, FailureKind.TIMEOUT, FailureKind.FILTERED)
 """Failures before the first content for which the provider has worked."""
 
 MOST_TOKENS = 10_000_000
-"""A number of tokens that no answer has. Larger limits of callers are read as this one."""
+"""No answer has so many tokens. Larger limits of callers are read as this one."""
 LATELY_S = 10.0
-"""No answer for this time means that a rate limit does not end soon, such as that of a day."""
+"""After so many seconds without an answer, a rate limit is assumed to last, such as one of a
+day."""
 _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO_SUCH_MODEL)
 """Refusals that cost nothing: the reserved tokens are given back, so that other callers can use
 them."""
@@ -145,10 +146,10 @@ them."""
 class AttemptBooking:
     """Books one attempt. Nothing here awaits, so the row is complete after any cancellation.
 
-    ``now`` is the event loop's time, ``at`` the start in Unix seconds. For the call, ``reserved``
-    tokens were taken from the provider's rate limits (``taken`` tells from which). ``reservation``
-    is the cost that was reserved in the limits of the caller's key. With ``cancels_billing``, the
-    provider bills a cancelled stream only up to its cancellation.
+    ``now`` is the event loop's time, ``at`` the start in Unix seconds. ``reserved`` tokens were
+    counted in the provider's rate limits, with the result ``taken``. ``reservation`` is the cost
+    that was reserved in the limits of the caller's key. With ``cancels_billing``, the provider
+    bills a cancelled stream only up to its cancellation.
     """
 
     __slots__ = (
@@ -255,7 +256,7 @@ class AttemptBooking:
             self._states.measures.answered(
                 self.key,
                 now,
-                # Answers without text teach nothing about chats.
+                # Nothing about chats can be learned from answers without text.
                 route_or_endpoint=call.endpoint
                 if call.output_tokens == 0
                 else call.route or call.endpoint,
@@ -300,10 +301,11 @@ class AttemptBooking:
             self._cut(outcome, now, failure)
 
     def others_are_answered(self, failure: Failure, now: float) -> bool:
-        """Tell whether another call was answered shortly before this one failed, or may be now.
+        """Tell whether the provider answers other calls, so that it is worth to wait for the limit.
 
-        At the end of the pause the answer may be ``LATELY_S`` old. If the provider asked for the
-        pause, it may be as old as three pauses: then the call is made as often as an SDK makes it.
+        The last answer must not be older than ``LATELY_S`` at the end of the pause, or than three
+        pauses if the provider has asked for the pause. So the call is made as often as an SDK would
+        make it.
         """
         if self._states.measures.in_flight(self.key) > 0:
             return True

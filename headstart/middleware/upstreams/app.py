@@ -47,8 +47,8 @@ class AppUpstream:
     """Answers one request by calling the wrapped app with the request's own ASGI scope.
 
     Others may get the same answer. So the app is asked for the whole answer, uncompressed, without
-    this client's conditions, and in plain body messages only. When nobody waits any more, the app
-    gets ``http.disconnect`` and may finish its work, as under any ASGI server. It is never
+    this client's conditional headers, and in plain body messages. When no client waits any more,
+    the app gets ``http.disconnect`` and may finish its work, as with any ASGI server. It is never
     cancelled.
     """
 

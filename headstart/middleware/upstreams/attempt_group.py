@@ -1,6 +1,6 @@
 """Candidates that answer together: single, fallback, race, hedge, fastest and cheapest.
 
-Each call runs in its own task, while another task reads the answer. ``RelayedInTurn`` makes relayed
+Each call runs in its own task, and another task reads its answer. ``RelayedInTurn`` is for relayed
 calls: it asks one upstream after the other until one does not fail.
 """
 
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 class ParallelAttempts:
-    """Calls of one request that run side by side. The first one that answers wins.
+    """Concurrent calls of one request. The first one that answers wins.
 
-    The others are cancelled in the loop's next turn; only closing the reply waits for them. With
-    ``whole`` a call has answered only when its answer is complete.
+    The others are cancelled in the next iteration of the event loop. Only closing the reply waits
+    until they have ended. With ``whole``, a call has answered only when its answer is complete.
     """
 
     def __init__(self, *, whole: bool) -> None:
@@ -62,10 +62,10 @@ class ParallelAttempts:
         """Start a member's call."""
         self._members[CallTask(upstream, call, self._note_result, whole=self._whole)] = member
 
-    async def news(self, until: float | None) -> list[tuple[int, Exception]]:
-        """Wait for a winner or a failure, or until the loop's time is ``until``.
+    async def wait(self, until: float | None) -> list[tuple[int, Exception]]:
+        """Wait for a winner or a failure, or until ``until``, in the time of the event loop.
 
-        Returns the members that failed since the last time, with their errors.
+        Returns the members that failed since the last wait, with their errors.
         """
         if until is None:
             await self._news.wait()
@@ -78,7 +78,7 @@ class ParallelAttempts:
         return failed
 
     def winner(self) -> Reply | None:
-        """Return the answer of the winner, which closes all calls; None: there is no winner."""
+        """Return the winner's answer, or None without a winner. Closing it closes all calls."""
         if self._winner is None:
             return None
         reply = self._winner.hand_on(self.close)
@@ -95,7 +95,7 @@ class ParallelAttempts:
         try:
             await all_ended(self._members)
         finally:
-            # Calls and answer refer to this object: a cycle would keep them in memory.
+            # The calls and the answer refer to this object. This cycle would keep them in memory.
             self._members.clear()
             self._winner = None
 
@@ -115,7 +115,7 @@ class ParallelAttempts:
             self._winner = task
             for other in self._others:
                 other.call.log.rule(AttemptOutcome.LOST)
-            # The answer is passed on before the other calls are closed.
+            # The others are cancelled later, so that the answer is passed on without delay.
             asyncio.get_running_loop().call_soon(self._cancel_others)
         self._news.set()
 
@@ -128,7 +128,7 @@ class ParallelAttempts:
             other.cancel()
 
     def _drop_loser(self, task: CallTask) -> None:
-        """Close an answer that lost against a faster call. An error here has no effect."""
+        """Close an answer that came too late to win. An error has no effect on the request."""
         task.release()
         if task.error is not None and not isinstance(task.error, HeadstartError):
             logger.error("an upstream that lost a race failed", exc_info=task.error)
@@ -138,14 +138,15 @@ _NO_SDK_RETRY = (b"x-should-retry", b"false")
 """The header that tells OpenAI's and Anthropic's SDKs not to retry.
 
 A provider's error gets it if several upstreams were asked, or if the call has queued for a rate
-limit for as long as an SDK would wait. Otherwise the SDK retries as it would without Headstart: its
+limit as long as an SDK would wait. Otherwise the SDK retries as it would without Headstart: its
 pauses are longer than ours, so it may succeed after a longer outage. Our own retries are few,
-because the retry budget limits them. ``sdk_may_retry`` says the same of errors without a status.
+because the retry budget limits them. For errors without a status, ``sdk_may_retry`` has the same
+meaning.
 """
 
 
 class AttemptErrors:
-    """Errors by member. ``order`` is the planned order of the members."""
+    """Collects the errors of the members. ``order`` is the planned order of the members."""
 
     def __init__(self, order: Sequence[int]) -> None:
         self._order = order
@@ -156,8 +157,8 @@ class AttemptErrors:
     def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
         """Add a member's error.
 
-        A later error of the member replaces an earlier one, unless the later one only says that
-        the upstream could not be asked, or did not read the request.
+        It replaces an earlier error of the member, unless it only says that the upstream could not
+        be asked or did not read the request.
         """
         error.forget_frames()
         if blames_caller:
@@ -229,7 +230,7 @@ def _without_sdk_retry(error: UpstreamRefused) -> UpstreamRefused:
 
 
 SCARCE = 0.5
-"""Share of a rate limit below which its upstream does not start in a race."""
+"""An upstream does not start in a race if less than this share of a rate limit is left."""
 
 
 class _AskingOrder(NamedTuple):
@@ -237,7 +238,7 @@ class _AskingOrder(NamedTuple):
 
     members: tuple[int, ...]
     estimates: tuple[RoutingEstimate, ...]
-    """Their estimates, in the same order; empty if nothing depends on them."""
+    """The estimates of these members, or empty if nothing depends on them."""
 
 
 class AttemptGroup:
@@ -271,9 +272,9 @@ class AttemptGroup:
         self._clock = clock
 
     def estimate(self, call: Call) -> RoutingEstimate:
-        """Return the estimate of the member that would go first.
+        """Return the estimate of the member that would be asked first.
 
-        A race costs the waste of all members.
+        The cost of a race includes that of all members that lose.
         """
         allowed = self._allowed(call)
         if not allowed:
@@ -307,7 +308,7 @@ class AttemptGroup:
         try:
             return await self._members[first].send(asked)
         except HeadstartError as error:
-            # The first member failed, so the order of the others is needed now.
+            # The first member failed. Only now the order of the others is needed.
             order = self._order(call, allowed, first)
             starts, errors = self._starts(call, order), AttemptErrors(order.members)
             starts.due(asyncio.get_running_loop().time())
@@ -374,7 +375,7 @@ class AttemptGroup:
                 attempts.ask(start.member, self._members[start.member], asked)
             if starts.over:
                 raise errors.most_useful(outlasts_sdk=starts.outlasts_sdk(loop.time()))
-            failed = await attempts.news(starts.wakes_at)
+            failed = await attempts.wait(starts.wakes_at)
             reply = attempts.winner()
             if reply is not None:
                 return reply
@@ -425,7 +426,7 @@ class AttemptGroup:
         )
 
     def _races(self, estimate: RoutingEstimate) -> bool:
-        """Tell whether a member starts with the others. Scarce rate limits are kept in reserve."""
+        """Tell whether a member starts with the others, or is kept in reserve (``SCARCE``)."""
         fair = self._strategy.race_billed or not estimate.bills_cancelled
         return estimate.ready and fair and estimate.allowance >= SCARCE
 
@@ -476,7 +477,7 @@ class AttemptGroup:
         streamed_upstream: bool = False,
         has_alternative: bool = False,
     ) -> Call:
-        """Return the call for a member. It is the same object if nothing changes."""
+        """Return the call for a member: the same object, if nothing changes."""
         first = start.role is AttemptRole.FIRST
         special = start.ignore_breaker or start.queues_until is not None
         if first and not apart and not (special or has_alternative):
@@ -502,11 +503,11 @@ def _never() -> bool:
 
 
 class CallTask:
-    """One call, sent and closed in one task, though another task reads its answer.
+    """Sends a call and closes its reply in one task, while another task reads the answer.
 
-    ``changed`` is called once, on the loop, when ``reply`` or ``error`` is known. With ``whole``
-    the answer counts only once it was read to its end. An error while the reply is closed has no
-    effect, because the answer was read or given up.
+    ``changed`` is called once, in the event loop, when ``reply`` or ``error`` is known. With
+    ``whole``, this is when the answer was read to its end. An error while the reply is closed has
+    no effect, because nobody needs the answer any more.
     """
 
     def __init__(
@@ -531,7 +532,7 @@ class CallTask:
         )
 
     async def answer(self) -> Reply:
-        """Return the answer once it has begun, or ended if ``whole``. Raises its error."""
+        """Wait until the answer has begun (with ``whole``: ended); return it. Raises its error."""
         await self._known.wait()
         if self.reply is None:
             assert self.error is not None
@@ -539,21 +540,18 @@ class CallTask:
         return self.reply
 
     def hand_on(self, closing: Closing) -> Reply:
-        """Return the reply to a reader who closes it by ``closing``; this task waits for that."""
+        """Return the reply for another reader. The task waits until ``closing`` ends the reply."""
         reply = self.reply
         assert reply is not None
         self._closing, reply.closing = reply.closing, closing
         return reply
 
     def release(self) -> None:
-        """Close the reply in order."""
+        """Close the reply, whose answer was read to its end."""
         self._released.set()
 
     def cancel(self) -> None:
-        """Abort the call now.
-
-        This is done only once, because closing may take some turns of the loop.
-        """
+        """Abort the call. A second call of this method has no effect."""
         if self._task is not None and not self._cancelled:
             self._cancelled = True
             self._task.cancel()
@@ -585,8 +583,8 @@ class CallTask:
                 self.error = error
                 self._tell()
         finally:
-            # A cancelled task keeps its traceback, which refers to this object: a cycle for each
-            # loser.
+            # A cancelled task keeps its traceback, which refers to this object. Each loser would
+            # leave such a cycle.
             self._task = None
 
     def _tell(self) -> None:
@@ -596,7 +594,7 @@ class CallTask:
 
 
 async def all_ended(tasks: Iterable[CallTask]) -> None:
-    """Wait until all calls were closed, also when the waiting task is cancelled meanwhile."""
+    """Wait until all calls were closed, even if the waiting task is cancelled meanwhile."""
     cancelled: asyncio.CancelledError | None = None
     for task in tasks:
         while True:
@@ -611,12 +609,12 @@ async def all_ended(tasks: Iterable[CallTask]) -> None:
 
 
 class RelayedInTurn:
-    """Asks upstreams of one dialect in their order, with any strategy of the route.
+    """Asks upstreams of one dialect in their order, whatever the strategy of the route.
 
-    No upstream is asked twice, and no two are asked at once, because a relayed call may create
-    something. A call moves on if an upstream fails before its answer has begun
-    (``failures.fails_relayed``), and if the body of the request is kept. Upstreams that fail at
-    present are asked last. ``draw`` gives random numbers in [0, 1).
+    No upstream is asked twice, and no two at the same time, because a relayed call may create
+    something. The next upstream is asked if one fails before its answer has begun
+    (``failures.fails_relayed``) and the whole body of the request is still in memory. Upstreams
+    that fail at present are asked last. ``draw`` returns random numbers in [0, 1).
     """
 
     def __init__(

@@ -54,7 +54,7 @@ _GONE = {"batch_expired": "the provider did not answer it within a day"}
 
 
 class InBatch(RequestError):
-    """The provider has not answered the batch of this request."""
+    """The request waits for the provider's answer to a batch."""
 
     status = 425
     code = "in_batch"
@@ -83,10 +83,10 @@ class BatchedAnswer(NamedTuple):
 
 
 class BatchDesk:
-    """The calls that wait for a batch, and the answers that came.
+    """The calls that wait for a batch, and the answers of finished batches.
 
-    An answer is handed out only once, so equal calls get different answers. Errors never reach the
-    engine: there they would open the circuit breaker of a provider that answers other calls well.
+    Each answer is used only once, so equal calls get different answers. Errors are not passed to
+    the engine: they would open the circuit breaker of a provider that answers other calls.
     """
 
     def __init__(self) -> None:
@@ -376,9 +376,9 @@ class _Anthropic(_EndpointForm):
         return str(made["id"])
 
     async def find(self, token: str, since: float, count: int) -> str | None:
-        """Find the batch by the names in its results: this API keeps no token with a batch.
+        """Find the batch by the names in its results, because this API keeps no token with a batch.
 
-        So this waits for the end of each batch that has the same number of requests.
+        So this waits for the end of each batch with the same number of requests.
         """
         async for batch in self._pages(self._PATH, "after_id"):
             if datetime.fromisoformat(batch["created_at"]).timestamp() < since - CLOCKS_DIFFER_S:
@@ -426,7 +426,7 @@ class _Anthropic(_EndpointForm):
 
 
 LOOK_S = 30.0
-"""Seconds between two looks at a batch that may be ours."""
+"""Seconds between two requests for the state of a batch that may be ours."""
 
 
 def _failed(message: str | None) -> BatchedAnswer:

@@ -1,7 +1,7 @@
 """Cascade: a cheap, fast model writes a draft; a strong model answers if the draft does not pass.
 
-The judges are pure (``policies.drafts``). ``JudgePanel`` asks them, and learns how good drafts of
-each score are.
+The judges are pure functions (``policies.drafts``). ``JudgePanel`` calls them, and learns which
+share of the drafts with a score is good.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Draft(NamedTuple):
     reply: Reply
     pieces: Sequence[Piece]
     answer: Completion | None
-    """None: it could not be read, for example because it is compressed."""
+    """The decoded answer, or None if it cannot be read, for example because it is compressed."""
 
 
 async def read_draft(reply: Reply, now: float) -> Draft:
-    """Read a draft to its end. Raises UpstreamError, also for one too long to be held.
+    """Read a draft to its end. ``now`` is in Unix seconds.
 
-    ``now`` is Unix seconds.
+    Raises UpstreamError, also if the draft is too long to be kept.
     """
     pieces: list[Piece] = []
     size = 0
@@ -88,14 +88,17 @@ async def read_draft(reply: Reply, now: float) -> Draft:
 
 
 def finished_answer(transcript: Transcript, now: float) -> Completion | None:
-    """Return the answer of a body that has ended. Finish reasons replace a terminal event."""
+    """Return the answer of a body that has ended, or None if the answer is not whole.
+
+    It is whole after its terminal event, or if each choice has its finish reason.
+    """
     if transcript.finished and not transcript.ended:
         transcript.feed((Ended(),))
     return transcript.completion(now)
 
 
 def _add_mark(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
-    """Add the name of the model that answered to an answer's transforms."""
+    """Note in the transforms of an answer which model gave it."""
     reply.transforms = (*reply.transforms, mark)
     reply.storable = reply.storable and storable
     return reply
@@ -109,7 +112,7 @@ async def _yield_draft(draft: Draft, after: Callable[[], Awaitable[None]]) -> As
 
 
 def readable(call: Call) -> Call:
-    """Return a call whose answer comes uncompressed, so that it can be judged."""
+    """Return a call that asks for an uncompressed answer, so that the answer can be judged."""
     kept = tuple(pair for pair in call.headers if pair[0] != _IDENTITY[0])
     return msgspec.structs.replace(call, headers=(*kept, _IDENTITY))
 
@@ -155,10 +158,10 @@ def strip_logprobs(draft: Draft, call: Call, dialect: Dialect) -> Draft:
 
 _FAST, _SLOW = 0, 1
 _CHECKED_WEIGHT = 5.0
-"""The weight of a checked draft, if drafts of its kind are compared only in checks.
+"""The weight of a checked draft that is accepted, or whose prompt is hard.
 
-One of fifty calls is checked, so such a draft represents fifty drafts or more. The weight is
-smaller, because with a weight of 50 one draft would outweigh all earlier ones
+Such drafts are compared only in checks, and one call in fifty is checked. So each represents fifty
+drafts or more. But with a weight of 50, one draft would outweigh all earlier ones
 (``docs/cascade.md``).
 """
 FAST_MARK, SLOW_MARK, DRAFT_MARK = "cascade:fast", "cascade:slow", "cascade:draft"
@@ -174,11 +177,11 @@ class CascadeOrder(Enum):
     HARD = "hard"
     """The strong model is asked first, and a draft only if it fails."""
     CHECK = "check"
-    """The strong model answers, and the draft shows how good drafts of its score are."""
+    """The strong model answers. The draft is compared with its answer, to learn from it."""
 
 
 class CascadeParts(NamedTuple):
-    """The shared parts of a cascade's calls."""
+    """The parts of a cascade that all its calls share."""
 
     fast: Candidate
     slow: Candidate
@@ -201,7 +204,7 @@ class CascadeRun:
         assert call.request is not None
         self._request = call.request
         self._errors = AttemptErrors((_SLOW, _FAST))
-        self._branches: list[CallTask] = []
+        self._tasks: list[CallTask] = []
         self._draft: CallTask | None = None
         self._second: CallTask | None = None
         self._slow: CallTask | None = None
@@ -209,7 +212,7 @@ class CascadeRun:
 
     @property
     def escalated(self) -> bool:
-        """The strong model answers."""
+        """Whether the strong model answers."""
         return self._served is not None and self._served is self._slow
 
     async def answer(self) -> Reply:
@@ -231,7 +234,7 @@ class CascadeRun:
                 raise self._errors.most_useful()
             return self._live(reply)
         second = await self._read_second()
-        verdict = await self._parts.panel.rule(self._request, draft.answer, second)
+        verdict = await self._parts.panel.judge_draft(self._request, draft.answer, second)
         if verdict.decision.accept:
             return self._serve(draft, FAST_MARK)
         return await self._escalate(draft, verdict)
@@ -249,7 +252,7 @@ class CascadeRun:
             passes = verdict.soft
         finally:
             if not passes:
-                self._rule(self._draft, AttemptOutcome.REJECTED)
+                self._set_outcome(self._draft, AttemptOutcome.REJECTED)
         if passes:
             # Others must not get it, because they may get the strong model's answer.
             return self._serve(draft, DRAFT_MARK, storable=False)
@@ -257,15 +260,15 @@ class CascadeRun:
 
     async def close(self, error: BaseException | None = None) -> None:
         """Close the served call, abort all others, and wait for the end of all."""
-        for branch in self._branches:
-            if error is None and branch is self._served:
-                branch.release()
+        for task in self._tasks:
+            if error is None and task is self._served:
+                task.release()
             else:
-                branch.cancel()
+                task.cancel()
         try:
-            await all_ended(self._branches)
+            await all_ended(self._tasks)
         finally:
-            self._rule_others()
+            self._set_outcomes_of_others()
 
     # --- asking --------------------------------------------------------------------------
 
@@ -278,9 +281,9 @@ class CascadeRun:
         if self._parts.panel.compares and role is AttemptRole.DRAFT:
             self._second = self._ask(self._parts.fast, call, AttemptRole.JUDGE, whole=True)
 
-    def _asks_logprobs(self, branch: CallTask) -> bool:
+    def _asks_logprobs(self, task: CallTask) -> bool:
         """Tell whether a call asks for log-probabilities that its client did not ask for."""
-        return branch.call.request is not self._request
+        return task.call.request is not self._request
 
     def _may_ask_logprobs(self) -> bool:
         request = self._request
@@ -292,7 +295,7 @@ class CascadeRun:
         )
 
     def _ask_slow(self, role: AttemptRole) -> None:
-        # A stream can be stopped early. That is of use only beside a draft, which may win.
+        # A stream can be stopped early. This helps only if a draft, which may win, is under way.
         streamed = (
             self._order is CascadeOrder.BOTH and self._call.editable and not self._request.stream
         )
@@ -305,15 +308,15 @@ class CascadeRun:
         self, member: Candidate, call: Call, role: AttemptRole, *, whole: bool = False
     ) -> CallTask:
         asked = msgspec.structs.replace(call, role=role, log=call.log.branch())
-        # A whole draft is closed once it was read.
+        # A whole draft is closed as soon as it was read.
         changed = CallTask.release if whole else None
-        self._branches.append(CallTask(member, asked, changed, whole=whole))
-        return self._branches[-1]
+        self._tasks.append(CallTask(member, asked, changed, whole=whole))
+        return self._tasks[-1]
 
     # --- reading -------------------------------------------------------------------------
 
     async def _slow_reply(self, role: AttemptRole) -> Reply | None:
-        """Return the strong model's answer at its first content, or None: it failed."""
+        """Return the strong model's answer at its first content, or None if it failed."""
         if self._slow is None:
             self._ask_slow(role)
         assert self._slow is not None
@@ -324,7 +327,7 @@ class CascadeRun:
             return None
 
     async def _read_draft(self) -> Draft | None:
-        """Return the whole draft, or None: it failed."""
+        """Return the whole draft, or None if it failed."""
         assert self._draft is not None
         try:
             return await read_draft(await self._draft.answer(), self._parts.clock())
@@ -338,7 +341,7 @@ class CascadeRun:
             return None
 
     async def _read_second(self) -> Completion | None:
-        """Return the answer that the draft is compared with, or None."""
+        """Return the second draft, with which the first is compared, or None."""
         if self._second is None:
             return None
         try:
@@ -355,16 +358,16 @@ class CascadeRun:
     # --- answering -----------------------------------------------------------------------
 
     def _serve(self, draft: Draft, mark: str, *, storable: bool = True) -> Reply:
-        """Answer with a draft; the strong model stops."""
+        """Answer with a draft, and cancel the strong model's call."""
         assert self._draft is not None
         self._served = self._draft
-        self._rule_others()
+        self._set_outcomes_of_others()
         for other in self._others:
             other.cancel()
         if self._asks_logprobs(self._draft):
             draft = strip_logprobs(draft, self._call, self._dialect)
         reply = _add_mark(draft.reply, mark, storable=storable)
-        # The books are closed when an answer ends, and a draft is sent at once.
+        # The request is booked when its answer ends, so the other calls have to end before that.
         reply.filter(_yield_draft(draft, self._give_up_others))
         reply.closing = self.close
         return reply
@@ -373,7 +376,7 @@ class CascadeRun:
         """Answer with the strong model's stream. At its end, ``teach`` learns from it."""
         self._served = self._slow
         if self._order is not CascadeOrder.CHECK:
-            self._rule_others()
+            self._set_outcomes_of_others()
             for other in self._others:
                 other.cancel()
 
@@ -393,8 +396,8 @@ class CascadeRun:
             await teach(strong)
 
     async def _check(self, strong: Completion) -> None:
-        """Compare the draft of a checked call, if it was the faster one."""
-        self._rule_others()
+        """Compare the draft of a checked call with the strong answer, if the draft came first."""
+        self._set_outcomes_of_others()
         if not all(each.reply is not None for each in self._others):
             await self._give_up_others()
             return
@@ -403,34 +406,34 @@ class CascadeRun:
             return
         panel = self._parts.panel
         hard = panel.finds_hard(self._request)
-        verdict = await panel.rule(self._request, draft.answer, second)
+        verdict = await panel.judge_draft(self._request, draft.answer, second)
         rare = hard or verdict.decision.accept
         weight = _CHECKED_WEIGHT if rare else 1.0
         panel.learn(self._request, draft.answer, verdict, strong, weight=weight)
 
     @property
     def _others(self) -> list[CallTask]:
-        return [branch for branch in self._branches if branch is not self._served]
+        return [task for task in self._tasks if task is not self._served]
 
     async def _give_up_others(self) -> None:
-        for branch in self._others:
-            branch.cancel()
-            await branch.ended()
+        for task in self._others:
+            task.cancel()
+            await task.ended()
 
-    def _rule_others(self) -> None:
-        """Rule on the calls whose answer the client does not get."""
-        for branch in self._others:
+    def _set_outcomes_of_others(self) -> None:
+        """Set the outcome of each call whose answer the client does not get."""
+        for task in self._others:
             if self._served is None:
                 outcome = AttemptOutcome.ABANDONED
-            elif branch is self._draft:
+            elif task is self._draft:
                 outcome = AttemptOutcome.REJECTED
             else:
                 outcome = AttemptOutcome.LOST
-            self._rule(branch, outcome)
+            self._set_outcome(task, outcome)
 
-    def _rule(self, branch: CallTask, outcome: AttemptOutcome) -> None:
-        if branch.call.log.ruling is None:
-            branch.call.log.rule(outcome)
+    def _set_outcome(self, task: CallTask, outcome: AttemptOutcome) -> None:
+        if task.call.log.ruling is None:
+            task.call.log.rule(outcome)
 
 
 def _is_refusal(error: HeadstartError) -> bool:
@@ -443,10 +446,10 @@ class Cascade:
     """Asks ``fast``, judges its whole draft, and asks ``slow`` if the draft does not pass.
 
     ``send`` waits for an accepted draft, or for the first content of ``slow``. If ``slow`` fails, a
-    draft that was only doubtful is served, marked ``cascade:draft`` and not storable. ``clock``
-    gives Unix seconds, ``draw`` random numbers in [0, 1). The user's own judges,
-    ``strategy.judges``, are asked as ``JudgePanel`` says. They have no lasting name, so drafts that
-    they accepted are shared only under the ``name`` of this cascade.
+    doubtful draft is served, with the mark ``cascade:draft``; it is not stored. ``clock`` returns
+    Unix seconds, ``draw`` random numbers in [0, 1). ``strategy.judges`` has the user's own judges
+    for the ``JudgePanel``. They are functions without a lasting name, so drafts that they accepted
+    are cached under the ``name`` of this cascade only.
     """
 
     def __init__(
@@ -461,7 +464,7 @@ class Cascade:
     ) -> None:
         self.name = name
         judges = [each.ask for each in strategy.judges]
-        # A stricter cascade must not serve a draft that another one accepted.
+        # A stricter cascade must not get from the cache what another one has accepted.
         named = (*sorted(strategy.judge), *([f"own@{name}"] if judges else []))
         terms = f"{'+'.join(named)}>={strategy.min_confidence:g}"
         self.identity = f"cascade({fast.identity},{slow.identity},{terms})"
@@ -475,7 +478,7 @@ class Cascade:
         self._parts = CascadeParts(fast, slow, self.panel, clock, set())
 
     def estimate(self, call: Call) -> RoutingEstimate:
-        """Return the estimate: a whole draft, and the strong model as often as it is needed."""
+        """Return the estimate: that of a draft, and the strong model's times its usual share."""
         fast, slow = self._fast.estimate(call), self._slow.estimate(call)
         share = 1.0 if call.request is None else self.panel.failure_rate(call.request)
         drafted_s, cost_usd = fast.completion_s, fast.cost_usd
@@ -496,7 +499,7 @@ class Cascade:
         )
 
     async def send(self, call: Call) -> Reply:
-        """Answer the call. Wait until it is known which model answers."""
+        """Answer the call. Waits until it is known which model answers. Raises HeadstartError."""
         alone = self._only_member(call)
         if alone is not None:
             member, asked, mark = alone
@@ -513,9 +516,10 @@ class Cascade:
         return reply
 
     def _only_member(self, call: Call) -> tuple[Candidate, Call, str] | None:
-        """Return the only member that may answer this call, its call, and the mark of its answer.
+        """Return the member, the call and the mark if only one member may answer; else None.
 
-        A rescue continues with the strong model, because only its answers can break off.
+        A rescue continues with the strong model: a draft is sent whole, so only an answer of the
+        strong model can break off.
         """
         if call.role == AttemptRole.RESCUE and self._slow.names <= call.avoid:
             call = msgspec.structs.replace(call, avoid=call.avoid - self._slow.names)
@@ -570,7 +574,7 @@ class DraftVerdict(NamedTuple):
 
     @property
     def soft(self) -> bool:
-        """The draft is only doubtful, so it is better than no answer."""
+        """Whether the draft is only doubtful, so that it is better than no answer."""
         return self.decision.reason in _SOFT
 
 
@@ -581,10 +585,11 @@ class _SavedCalibrations(msgspec.Struct, frozen=True):
 
 
 class JudgePanel:
-    """The judges of one cascade, which never raise. ``own`` are the user's judges, asked in order.
+    """The judges of one cascade. ``own`` has the user's judges, which are asked in order.
 
-    A draft passes if no judge vetoes it and, if a judge gives a score, if it is good with
-    ``min_confidence``. Truncated drafts never pass, unless the caller's own limit cut them.
+    A draft passes if no judge vetoes it and, if a judge gives a score, if drafts with such a score
+    are good with the probability ``min_confidence``. A truncated draft passes only if the caller's
+    own limit cut it. An error of the user's judge counts as a veto.
     """
 
     def __init__(
@@ -610,11 +615,11 @@ class JudgePanel:
 
     @property
     def compares(self) -> bool:
-        """A second draft is wanted, to be compared with the first."""
+        """Whether a second draft is needed, to be compared with the first."""
         return "agreement" in self._names
 
     def finds_hard(self, request: ChatRequest) -> bool:
-        """Tell, before any draft, whether the prompt alone needs the strong model."""
+        """Tell from the prompt alone, before a draft, whether the strong model is needed."""
         if "prompt" not in self._names:
             return False
         score = score_prompt(request)
@@ -631,11 +636,14 @@ class JudgePanel:
         score = score_prompt(request)
         return 0.5 if score is None else 1.0 - self._acceptance.probability(score.value)
 
-    async def rule(
+    async def judge_draft(
         self, request: ChatRequest, draft: Completion | None, second: Completion | None
     ) -> DraftVerdict:
-        """Judge a finished draft; None: it could not be read. ``second`` is another draft."""
-        verdict = await self._rule(request, draft, second)
+        """Return the verdict on a finished draft, and learn how often drafts are accepted.
+
+        ``draft`` is None if it cannot be read. ``second`` is a second draft, to be compared.
+        """
+        verdict = await self._judge(request, draft, second)
         prompt = score_prompt(request)
         if prompt is not None:
             self._acceptance = self._acceptance.learn(prompt.value, good=verdict.decision.accept)
@@ -667,7 +675,7 @@ class JudgePanel:
         return msgspec.json.encode(_SavedCalibrations(_VERSION, self._scores, self._acceptance))
 
     def load(self, data: bytes) -> None:
-        """Load what ``saved`` returned. It is ignored if another version wrote it."""
+        """Load what ``saved`` returned. Data of another version is ignored."""
         try:
             saved = msgspec.json.decode(data, type=_SavedCalibrations)
         except msgspec.MsgspecError:
@@ -679,7 +687,7 @@ class JudgePanel:
             self._scores.update(saved.scores)
             self._acceptance = saved.acceptance
 
-    async def _rule(
+    async def _judge(
         self, request: ChatRequest, draft: Completion | None, second: Completion | None
     ) -> DraftVerdict:
         if draft is None:
@@ -720,7 +728,7 @@ class JudgePanel:
     def _score(
         self, request: ChatRequest, draft: Completion, second: Completion | None
     ) -> Score | None:
-        """Return the best score that was asked for, else the score of the prompt."""
+        """Return the score of the draft, or else that of the prompt; None without any."""
         read = draft if self.reads_logprobs else without_logprobs(draft)
         return score_draft(request, read, second)
 

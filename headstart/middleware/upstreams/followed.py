@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Render: TypeAlias = Callable[[Entry], "tuple[Headers, bytes, int] | None"]
 
 MOST_OWNERS = 3
-"""Most processes that are followed, one after the other, before the call is made here."""
+"""The most processes that are followed, one after the other, before this process makes the call."""
 
 
 class WaitingCall(NamedTuple):
@@ -47,9 +47,9 @@ class WaitingCall(NamedTuple):
     join_streams: JoinStreams
 
     def terms(self, call: Call) -> JoinTerms | None:
-        """Return on which terms it waits for a whole answer; None: it does not wait.
+        """Return the terms on which a stream waits for a whole answer; None: it does not wait.
 
-        A call for a whole answer waits for the end of a stream in any case.
+        A call for a whole answer always waits for the end of a stream.
         """
         if call.request is None or not call.request.stream:
             return ANY_WAIT
@@ -74,8 +74,8 @@ class WaitingCall(NamedTuple):
 class FollowedCall:
     """The upstream of a call that another process makes.
 
-    If that process fails before any content came, the call is made here. If it fails later, the
-    answer is rescued: ``rescued`` puts a rescue around a candidate.
+    If that process fails before any content came, this process makes the call. If it fails later,
+    the answer is rescued: ``rescued`` puts a rescue around a candidate.
     """
 
     def __init__(

@@ -34,13 +34,13 @@ from headstart.middleware.upstreams.outgoing import (
     IncomingAnswer,
     MaskedBody,
     RequestWriter,
-    as_ours,
-    as_sent,
     begins_events,
+    content_length,
     is_of_handshake,
-    length_of,
     pieces_of,
     read_head,
+    to_text,
+    upstream_error,
 )
 from headstart.reply import Reply, Transcript
 from headstart.sockets import resolver, tls_of
@@ -344,13 +344,13 @@ class HTTPUpstream:
         known = None if query else self._urls.get(path)
         if known is not None:
             return known
-        raw = as_sent(path)
+        raw = to_text(path)
         if self._base.raw_path not in ("", "/"):
             base = self._base.raw_path
             rooted = raw.startswith(_ROOTED)
             raw = _LAST_VERSION.sub("", base) + raw if rooted else base + _VERSION.sub("", raw)
         if query:
-            raw += "?" + as_sent(query)
+            raw += "?" + to_text(query)
         url = URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
         # A query may contain a secret, so it is not kept.
         if not query and len(path) <= LONGEST_PATH:
@@ -374,7 +374,7 @@ class HTTPUpstream:
         headers, upload = sent.headers, call.upload
         if upload is not None:
             # Without the length that the caller gave, the body would go out in chunks.
-            headers = [*headers, *length_of(call.headers)]
+            headers = [*headers, *content_length(call.headers)]
         url = self.url(sent.path, sent.query)
         if self._signer is not None:
             body = sent.body if upload is None else None
@@ -385,7 +385,7 @@ class HTTPUpstream:
             self._keep_warm()
             raise
         except _FAILURES as error:
-            raise as_ours(self._settings, error, FIRST_BYTE_S) from error
+            raise upstream_error(self._settings, error, FIRST_BYTE_S) from error
         try:
             return await self._reply(response, incoming, sent.transforms)
         except BaseException as error:
@@ -477,7 +477,7 @@ class HTTPUpstream:
                 f"upstream {self.name} answered the WebSocket's handshake wrongly: {error.message}"
             ) from error
         except _FAILURES as error:
-            raise as_ours(self._settings, error, FIRST_BYTE_S) from error
+            raise upstream_error(self._settings, error, FIRST_BYTE_S) from error
         assert isinstance(socket, Socket)
         return UpstreamSocket(socket)
 
@@ -502,7 +502,7 @@ class HTTPUpstream:
             try:
                 first = await content.read(READ_BYTES)
             except _FAILURES as error:
-                raise as_ours(self._settings, error, FIRST_BYTE_S) from error
+                raise upstream_error(self._settings, error, FIRST_BYTE_S) from error
             head = head.labelled(is_stream=streams) if begins_events(first) == streams else head
         strip_usage = head.is_stream and "include-usage" in transforms
         error_body: bytes | None = None
@@ -544,7 +544,7 @@ class HTTPUpstream:
                     size += len(data)
                     parts.append(data)
         except _FAILURES as error:
-            raise as_ours(self._settings, error, self._settings.read_s) from error
+            raise upstream_error(self._settings, error, self._settings.read_s) from error
         return b"".join(parts)
 
     async def _pieces(
@@ -583,7 +583,7 @@ class HTTPUpstream:
                 data = await _in_time(content.read(READ_BYTES), until if reader.finished else None)
         except _FAILURES as error:
             if not (reader.finished and ends_at_finish):
-                raise as_ours(self._settings, error, self._settings.read_s) from error
+                raise upstream_error(self._settings, error, self._settings.read_s) from error
         piece = reader.end()
         if piece.data or piece.events:
             transcript.add(piece)
@@ -603,7 +603,7 @@ class HTTPUpstream:
         try:
             await response.__aexit__(None, None, None)
         except _FAILURES as failure:
-            raise as_ours(self._settings, failure, self._settings.read_s) from failure
+            raise upstream_error(self._settings, failure, self._settings.read_s) from failure
 
     def _let_end(self, response: aiohttp.ClientResponse) -> None:
         """Keep the connection if the rest of the body, which is not read, ends in time."""

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from headstart.types import Headers
 
 AHEAD = 1 / 32
-"""The share of the rest of a limit that the calls which are not yet written may need."""
+"""The share of what is left of a limit that unwritten calls may use."""
 RESERVE = 0.05
-"""The share of a bucket, at most one call, that is left because its level is not known exactly."""
+"""The share of a bucket, but at most one call, that is not used, because its level is not exact."""
 FRESH_S = 0.1
-"""A process that has not seen the document for this time asks the store before it makes a call."""
+"""A process that has not read the document for so long asks the store before it makes a call."""
 WRITE_UNKNOWN_S, WRITE_S, WRITE_SOON_S = 1.0, 0.5, 0.02
 """The longest time until changes are written: while no limit is known, while more than half of each
 limit is left, and later."""
@@ -64,7 +64,7 @@ _decoder: msgspec.msgpack.Decoder[tuple[SavedLimits, list[float]]] = msgspec.msg
 
 
 class Counted(NamedTuple):
-    """Whether a call could be counted in the limits."""
+    """The result of counting a call in the limits."""
 
     wait_s: float = 0.0
     """Seconds until it fits; 0: it was counted."""
@@ -178,7 +178,7 @@ class StoredLimits(RateLimits):
         self._version = 0
         self._seen_at = -math.inf
         self._was_live = False
-        """``local`` does not have the limits that the document had."""
+        """Whether the limits of the document still have to be copied to ``local``."""
         self._ahead_s = 0.0
         """The store's time minus the event loop's time."""
         self._changes: list[_Change] = []

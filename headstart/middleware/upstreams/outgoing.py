@@ -93,15 +93,15 @@ _NEUTRAL = frozenset(
 
 
 def _holds_secret(pair: bytes) -> bool:
-    """Tell whether a part of a query has the name of a secret.
+    """Tell whether a ``name=value`` of a query is a secret, by its name.
 
-    The part is also split at ``;``, as some servers do.
+    ``;`` separates such pairs, too, because some servers read it so.
     """
     names = [part.partition(b"=")[0] for part in pair.split(b";")]
     return any(is_secret_parameter(unquote_to_bytes(name)) for name in names)
 
 
-def headers_across(
+def neutral_headers(
     headers: Headers, query: bytes, credential: Headers | None, key_header: tuple[bytes, bytes]
 ) -> list[tuple[str, str]]:
     """Return the headers for a provider of another dialect than the client's.
@@ -154,7 +154,7 @@ class AnswerHead(NamedTuple):
 
     status: int
     headers: Headers
-    """The end-to-end headers. Names are in lower case."""
+    """The end-to-end headers, with names in lower case."""
     is_stream: bool
     is_plain: bool
     """The body is not compressed."""
@@ -177,9 +177,9 @@ class _EndToEnd(NamedTuple):
     names: tuple[bytes, ...]
     """The names of the end-to-end headers, in lower case."""
     pick: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
-    """Takes their values out of all values."""
+    """Takes the values of these headers out of the values of all headers."""
     connection: tuple[int, ...]
-    """The places of ``connection``, which names further headers that end here."""
+    """The places of the headers ``connection``, which name further hop-by-hop headers."""
     kind: int | None
     """The place of the first ``content-type`` among ``names``."""
     encoding: int | None
@@ -238,7 +238,7 @@ def begins_events(data: bytes) -> bool:
 
 
 class IncomingAnswer(msgspec.Struct, frozen=True):
-    """The dialects of a call's client and upstream. Without them the answer passes unread."""
+    """The dialects of a call's client and upstream. Without both, an answer passes unread."""
 
     call: Call
     client: Dialect | None
@@ -249,12 +249,12 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
     model: str = ""
     """The upstream's name of the requested model."""
     usage_beside: bool = False
-    """The upstream's streams cannot be asked for usage: they report it unasked, if at all."""
+    """The upstream has no option to ask for the usage of a stream. It may report it anyway."""
 
     def may_be_labelled_wrongly(self, head: AnswerHead) -> bool:
-        """Tell whether an answer may be what was asked for, under another media type.
+        """Tell whether an answer may be what was asked for, although its media type is another.
 
-        The providers' own clients read it as what they asked for, whatever its media type is.
+        The providers' own clients ignore the media type.
         """
         own = self.own
         if own is None or self.call.request is None:
@@ -266,8 +266,8 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
     ) -> tuple[int, Headers, BodyReader]:
         """Return the answer's status and headers for the client, and the reader of its body.
 
-        ``strip_usage``: its usage chunk is removed. Raises UpstreamProtocolError for an encoded
-        body, unless the body only passes; then it passes unread.
+        ``strip_usage``: remove the chunk with the usage. Raises UpstreamProtocolError if the body
+        has to be translated or assembled and is compressed.
         """
         status, headers, is_stream, is_plain = head
         client, own, call = self.client, self.own, self.call
@@ -361,8 +361,8 @@ async def pieces_of(
 
 
 AFTER_END_S = 1.0
-"""Seconds that a provider may take to end the body of a whole answer. If the body ends in time, the
-next call can use the connection."""
+"""Seconds to wait for the end of the body after the answer is whole. If it comes in time, the next
+call can use the connection."""
 
 
 _NO_QUIRKS = Quirks()
@@ -384,12 +384,12 @@ _OF_A_DEPLOYMENT = frozenset(
 
 
 SHORTEST_SECRET = 8
-"""Fewest characters of a key that is masked in errors. A shorter one may be any word."""
+"""The length of the shortest key that is masked in errors. A shorter one may also be a word."""
 
 
 READ_BYTES = 16 * 1024
-"""Most bytes of an answer that are read before other tasks get their turn. An event of a stream may
-have five bytes, and takes some 10 us."""
+"""The most bytes of an answer that are read before other tasks get their turn. The events of a
+stream may have only five bytes, and each takes some 10 us."""
 
 
 def _masked(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
@@ -402,7 +402,7 @@ def _masked(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
 class MaskedBody:
     """Reads a body with asterisks in place of secrets.
 
-    An end that may begin a secret waits for the bytes after it.
+    If the last bytes may be the beginning of a secret, they are kept back until more bytes come.
     """
 
     def __init__(self, content: aiohttp.StreamReader, secrets: tuple[bytes, ...]) -> None:
@@ -416,7 +416,7 @@ class MaskedBody:
         return not self._rest and self._content.at_eof()
 
     async def read(self, most: int) -> bytes:
-        """Return bytes that have arrived, or wait for some. No bytes: the body has ended."""
+        """Return bytes, and wait for them if none have arrived. ``b""`` is the end of the body."""
         while True:
             read = await self._content.read(most)
             data, self._rest = _masked(self._rest + read, self._secrets), b""
@@ -428,7 +428,7 @@ class MaskedBody:
                 return data
 
     def _begun(self, data: bytes) -> int:
-        """Return the length of the longest end of ``data`` with which a secret begins."""
+        """Return the length of the longest suffix of ``data`` that is a prefix of a secret."""
         return max(
             length
             for secret in self._secrets
@@ -449,9 +449,10 @@ class OutgoingRequest(NamedTuple):
 
 
 class RequestWriter:
-    """Writes the requests for one upstream. Values that depend only on settings are computed once.
+    """Writes the requests for one upstream. It computes once what depends only on settings.
 
-    ``credential`` is the upstream's own key; None: the caller's key passes.
+    ``credential`` has the headers with the upstream's own key. If it is None, the caller's key is
+    passed on.
     """
 
     def __init__(self, upstream: UpstreamSettings, credential: Headers | None) -> None:
@@ -498,9 +499,9 @@ class RequestWriter:
         return _at_deployment(sent, upstream.models.get(model, model), upstream.api_version)
 
     def masked(self, body: bytes, headers: Headers) -> tuple[bytes, Headers]:
-        """Return an error without the upstream's own key, which some providers quote.
+        """Return an error answer without the upstream's own key, which some providers quote.
 
-        It is no longer compressed.
+        The returned body is not compressed.
         """
         if self.secrets:
             body, headers = unpacked(body, headers)
@@ -526,10 +527,10 @@ class RequestWriter:
         return name.decode("latin-1")
 
     def _headers_up(self, headers: Headers, *, plain: bool = False) -> list[tuple[str, str]]:
-        """Return the client's end-to-end headers, without our own control headers.
+        """Return the client's end-to-end headers, without the headers that control Headstart.
 
-        The upstream's own key replaces the client's key, the client's other secrets, and the
-        headers that belong to them. ``plain`` asks for an answer that is not compressed.
+        If the upstream has its own key, the client's key, its other secrets and the headers that
+        belong to them are removed. ``plain`` asks for an answer that is not compressed.
         """
         names = self._plain_names if plain else self._names
         kept: list[tuple[str, str]] = []
@@ -558,9 +559,9 @@ class RequestWriter:
     def _complete(
         self, headers: list[tuple[str, str]], spoken: UpstreamDialect, *, required: bool = False
     ) -> list[tuple[str, str]]:
-        """Add the upstream's own headers, and headers that the API needs and that are missing.
+        """Add the upstream's own headers, and those that its API needs and the client did not send.
 
-        If the caller's key passes, the caller has to send these, unless they are ``required``.
+        If the caller's key is passed on, the caller has to send the latter, unless ``required``.
         """
         headers += self._upstream.headers.items()
         if spoken.required_headers and (required or self._upstream.api_key_env):
@@ -569,7 +570,7 @@ class RequestWriter:
         return headers
 
     def _relay(self, call: Call) -> OutgoingRequest:
-        """Return a request that is not translated, with the upstream's name of its model."""
+        """Return the client's request untranslated, with the upstream's name for the model."""
         main = self._main
         spoken = UPSTREAM_DIALECTS.get(call.dialect, main)
         headers = self._headers_up(call.headers)
@@ -596,7 +597,7 @@ class RequestWriter:
         try:
             body = _with_members(call.body, {"model": real})
         except UNDECODABLE:
-            # The path named the model, and the body is not a JSON object: the upstream judges it.
+            # The path names the model, and the body is not a JSON object: the upstream decides.
             return OutgoingRequest(call.path, query, headers, call.body)
         return OutgoingRequest(call.path, query, headers, body, ("model",))
 
@@ -666,7 +667,7 @@ class RequestWriter:
         names += ["fold"] if call.streamed_upstream else []
         names += ["fields"] if upstream.fields else []
         names += [f"dropped:{name}" for name in written.dropped]
-        headers = headers_across(call.headers, call.query_string, self._credential, own.key_header)
+        headers = neutral_headers(call.headers, call.query_string, self._credential, own.key_header)
         headers.append(("accept", own.stream_type if streams else "application/json"))
         body = _with_members(written.body, upstream.fields) if upstream.fields else written.body
         headers = self._complete(headers, own, required=True)
@@ -708,7 +709,7 @@ def _with_members(body: bytes, members: Mapping[str, Any]) -> bytes:
 
 
 def _key_for(main: UpstreamDialect, call: Call) -> list[tuple[str, str]]:
-    """Return the caller's key in the header of an upstream's main dialect, if it has none."""
+    """Return the caller's key in the header of the main dialect, if that header is missing."""
     name, prefix = main.key_header
     key = _key_of(call.headers, call.query_string)
     if key is None or any(known == name for known, _ in call.headers):
@@ -717,19 +718,19 @@ def _key_for(main: UpstreamDialect, call: Call) -> list[tuple[str, str]]:
 
 
 def is_of_handshake(name: str) -> bool:
-    """Tell whether a header of the client's handshake is for the next server alone."""
+    """Tell whether a header of a WebSocket handshake must not be passed on: it is hop-by-hop."""
     return name.startswith("sec-websocket-")
 
 
-def length_of(headers: Headers) -> Iterator[tuple[str, str]]:
-    """Yield the length of a body that the client named."""
+def content_length(headers: Headers) -> Iterator[tuple[str, str]]:
+    """Yield the client's ``content-length`` header, if it sent one."""
     for name, value in headers:
         if name == b"content-length":
             yield "content-length", value.decode("latin-1")
 
 
-def as_sent(target: bytes) -> str:
-    """Return a path or query as a text that becomes the same bytes, as the client writes UTF-8."""
+def to_text(target: bytes) -> str:
+    """Decode a path or query so that aiohttp, which writes UTF-8, sends exactly these bytes."""
     try:
         return target.decode()
     except UnicodeDecodeError:
@@ -737,14 +738,14 @@ def as_sent(target: bytes) -> str:
 
 
 _QUOTE = re.compile(r"[:\n]|(?<=Bad status line) ")
-"""Where the client library's message on an answer begins to quote it."""
+"""The place in an error message of aiohttp where it begins to quote the answer."""
 
 
-def as_ours(upstream: UpstreamSettings, error: Exception, silent_s: float) -> UpstreamError:
-    """Return our error for an error of the client library.
+def upstream_error(upstream: UpstreamSettings, error: Exception, silent_s: float) -> UpstreamError:
+    """Return our error for an error of aiohttp.
 
-    Books and log show its text, so it has no words of the answer. ``silent_s`` is the longest wait
-    for bytes of the answer.
+    The text of our error goes to the books and the log, so it quotes nothing of the answer.
+    ``silent_s`` is the longest wait for bytes of the answer.
     """
     failed: type[UpstreamError] = UpstreamUnreachable
     kind: FailureKind | None = None
@@ -782,7 +783,7 @@ def as_ours(upstream: UpstreamSettings, error: Exception, silent_s: float) -> Up
 
 
 def unpacked(body: bytes, headers: Headers) -> tuple[bytes, Headers]:
-    """Return an error uncompressed, and without its body if that cannot be read."""
+    """Return an error answer uncompressed, or without its body if that cannot be decompressed."""
     encodings = {value.strip().lower() for name, value in headers if name == b"content-encoding"}
     if encodings <= {b"identity"}:
         return body, headers

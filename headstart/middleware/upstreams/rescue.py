@@ -96,11 +96,12 @@ class RescuedCandidate:
     """Wraps the strategy of a route. It replaces an answer that broke off, once for each call.
 
     It also replaces a stream that is far slower than usual for its upstream, if another upstream
-    can continue it. And it delivers an answer that was withheld if there is no better one.
+    can continue it. A withheld answer is delivered if there is no better one.
 
-    ``mode``: ``restart`` asks for a new answer, and matches it with the shown text. ``prefill``
-    also lets an upstream continue the text, if it can. ``off`` asks again only if nothing was
-    shown. The argument ``prefill`` names the upstreams that can continue a last assistant message.
+    ``mode``: with ``restart``, another upstream is asked for a new answer, which must begin like
+    the text that the client has. With ``prefill``, an upstream may also continue this text, if it
+    can. With ``off``, another one is asked only if the client has nothing. The argument ``prefill``
+    names the upstreams that can continue a last assistant message.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class RescuedCandidate:
         except AnswerWithheld as error:
             return error.reply
         request = call.request
-        # A whole answer is shown at its end. Until then, another answer is failover and no rescue.
+        # An answer that is not streamed is sent at its end. Until then it can simply be replaced.
         if call.editable and request is not None and not (self._mode == "off" and request.stream):
             dialect = DIALECTS.get(call.dialect)
             if dialect is not None and dialect.is_chat:
@@ -288,7 +289,7 @@ class RescuedCandidate:
     async def _go_on(self, failed: str, said: str, call: Call) -> Reply | None:
         """Let an upstream that can continue the answer write the rest; None if there is none.
 
-        An upstream that adds no text has finished the answer.
+        If an upstream adds no text, the answer was complete.
         """
         request, reachable = call.request, self._inner.names - call.avoid
         able = {name: how for name, how in self._prefill.items() if how != "no"}

@@ -1,10 +1,10 @@
 """Health, limits and budgets of upstreams in memory that all workers share.
 
-``SharedBreaker``, ``SharedLimits`` and the two budgets do what their base classes in ``policies``
-do, with one state for all workers: they never ask a provider more often than one worker would. A
-method that changes the state takes a lock, reads what another worker has changed, calls the method
-of the base class, and writes the state back. Learned speeds are not in this memory: the ``Synced…``
-classes collect what this worker learns, and the others get it as messages (``take_updates``).
+``SharedBreaker``, ``SharedLimits`` and the two budgets behave like their base classes in
+``policies``, but all workers have one state: together they ask a provider no more often than one
+worker would. A method that changes the state takes a lock, reads what other workers have changed,
+calls the method of the base class, and writes the state back. Learned speeds are not in this
+memory: the ``Synced…`` classes collect what this worker learns, for messages (``take_updates``).
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 # --- the lock -------------------------------------------------------------------------------------
 
 LOCK_S, LOCK_AGAIN_S = 0.1, 0.001
-"""The longest waits for the lock, because a worker that was stopped may hold it. After 0.1 s a
-worker goes on without the lock. From then on it waits only 1 ms, until it gets the lock again."""
+"""The longest waits for the lock, because the worker that holds it may have been stopped. After
+0.1 s a worker goes on without it, and then waits only 1 ms each time, until it gets it again."""
 
 
 class RobustMutexes(NamedTuple):
-    """The C library's mutexes that processes share and that outlive the death of their holder.
+    """The C library's functions for mutexes that are robust and shared by processes.
 
-    Its functions keep Python's interpreter lock (``ctypes.PyDLL``). If a worker released that lock
-    while it holds the mutex, it would have to wait for its own threads, and all other workers would
-    wait for it.
+    A robust mutex can be taken over if its holder dies. The calls keep Python's interpreter lock
+    (``ctypes.PyDLL``). If they released it, a worker that holds the mutex might wait for its own
+    threads, and all other workers would wait for this worker.
     """
 
     try_lock: Callable[[ctypes.c_void_p], int]
@@ -67,7 +67,7 @@ class RobustMutexes(NamedTuple):
 
     @classmethod
     def of_system(cls) -> RobustMutexes | None:
-        """Return them; None: the system has none."""
+        """Return the functions, or None if the system has none."""
         try:
             library = ctypes.PyDLL(None)
             return cls(
@@ -91,9 +91,9 @@ class RobustMutexes(NamedTuple):
 
 
 _MUTEX_BYTES = 120
-"""Bytes for a mutex, or for its attributes: more than any system needs."""
+"""The bytes for a mutex, or for its attributes. No system needs more."""
 _MADE = b"\1mutex\0\0"
-"""The bytes after a mutex that was made. Without them, no process has made it yet."""
+"""The bytes after an initialised mutex. If they are missing, no process has made the mutex yet."""
 LOCK_BYTES = _MUTEX_BYTES + len(_MADE)
 _SHARED = _ROBUST = 1
 """The values of PTHREAD_PROCESS_SHARED and PTHREAD_MUTEX_ROBUST in <pthread.h> of Linux."""
@@ -101,12 +101,12 @@ _mutexes = RobustMutexes.of_system() if sys.platform == "linux" else None
 
 
 class SharedLock:
-    """A lock that processes share, in ``LOCK_BYTES`` of an open file from ``at`` on, zero at first.
+    """A reentrant lock that processes share.
 
-    A process may take it several times, and must release it as often. The time from the first take
-    to the last release is one *hold*. If the process dies, the system releases the lock. If it is
-    stopped, the others wait for a short time and go on without the lock (``taken`` is then False).
-    Without ``mutexes`` it is the system's lock on the file.
+    It is in ``LOCK_BYTES`` of an open file, from the offset ``at`` on; they are zero at first. A
+    *hold* lasts from the first acquisition to the last release. If the process dies, the system
+    releases the lock. If it is stopped, the others wait for a short time and go on without the lock
+    (then ``taken`` is False). Without ``mutexes``, the lock is the system's lock on the file.
     """
 
     def __init__(self, file: int, at: int, mutexes: RobustMutexes | None = _mutexes) -> None:
@@ -196,7 +196,7 @@ class SharedLock:
 
 _HEAD = struct.Struct("@16sQIB?")
 """Name, version (the time of the last change), length of the state, number of counts, and whether
-the state is kept longer than others (``is_worth_more``)."""
+the state is replaced later than others (``is_kept_longer``)."""
 _NO_HEAD = (b"", 0, 0, 0, False)
 _COUNTS = [struct.Struct(f"@{number}d") for number in range(3 * MOST_LIMITS + 1)]
 """The layout of the counts of a state, by how many there are."""
@@ -205,11 +205,11 @@ STATE_AT = _COUNTS_AT + _COUNTS[-1].size
 SLOT_BYTES = 4096
 SLOTS = 4096
 _NEAR = 8
-"""The number of slots in which a state may lie. If all are taken, the state that was used longest
-ago is replaced; a state that is worth more is replaced last."""
+"""The number of slots in which a state may be. If all are taken, the least recently used state is
+replaced; those that are kept longer are replaced last."""
 _FIRST_ROW, _ROW_COUNT, _SPENT, _TOTALS, _BEFORE_ROWS = 0, 1, 2, 3, 6
-"""The places of a budget's numbers: of its first row, the number of rows, the spent part of the
-saved calls, three totals, and the rows."""
+"""The places of a budget's numbers: the place of the first row, the number of rows, the spent part
+of the saved calls, and three totals. The rows follow."""
 _ROWS = BUDGET_WINDOW + 1
 """Number of rows of a budget. It is one more than the window, because a budget adds a row before it
 drops one."""
@@ -325,9 +325,9 @@ class _Slot:
         memory[body : body + len(state)] = state
         self._version, self._count_number = time.monotonic_ns(), len(counts)
         _COUNTS[self._count_number].pack_into(memory, at + _COUNTS_AT, *counts)
-        worth_more = shared.is_worth_more()
+        kept_longer = shared.is_kept_longer()
         _HEAD.pack_into(
-            memory, at, self._name, self._version, len(state), self._count_number, worth_more
+            memory, at, self._name, self._version, len(state), self._count_number, kept_longer
         )
 
     def write_counts(self, shared: _SharedState) -> None:
@@ -341,7 +341,7 @@ class _Slot:
 
 
 class _SharedState:
-    """Runs a policy's methods on shared state: the mixin of the classes below."""
+    """Mixin: lets the methods of a policy run on shared state."""
 
     counts: Sequence[float] = ()
     """The numbers that each call changes. The first one is the time of the last call."""
@@ -362,16 +362,16 @@ class _SharedState:
         values = msgspec.msgpack.decode(state, type=self._format)
         vars(self).update(zip(self._fields, values, strict=True))
 
-    def is_worth_more(self) -> bool:
-        """Return whether the state is kept longer than others.
+    def is_kept_longer(self) -> bool:
+        """Tell whether the state is kept longer than others.
 
-        Callers can invent names of models. Their states must not displace those of real models.
+        Callers can invent names of models, whose states must not displace those of real models.
         """
         return True
 
 
 def _reading(method: Any) -> Any:
-    """Return the method, which reads shared state."""
+    """Wrap a method that reads: before each call it gets what other workers have changed."""
 
     def read(self: _SharedState, *args: Any, **named: Any) -> Any:
         slot = self.slot
@@ -383,7 +383,7 @@ def _reading(method: Any) -> Any:
 
 
 def _changing(method: Any, write: Callable[[_Slot, Any], None] = _Slot.write) -> Any:
-    """Return the method, which changes shared state."""
+    """Wrap a method that writes: it runs under the lock, and its changes are written back."""
 
     def change(self: _SharedState, *args: Any, **named: Any) -> Any:
         slot = self.slot
@@ -397,7 +397,7 @@ def _changing(method: Any, write: Callable[[_Slot, Any], None] = _Slot.write) ->
 
 
 def _counting(method: Any) -> Any:
-    """Return the method, which changes only the counts of shared state."""
+    """Wrap a method as ``_changing`` does, but write back only the counts."""
     return _changing(method, _Slot.write_counts)
 
 
@@ -416,7 +416,7 @@ class SharedBreaker(_SharedState, CircuitBreaker):
     ]  # fmt: skip
     """The types of the fields, in their order."""
 
-    def is_worth_more(self) -> bool:
+    def is_kept_longer(self) -> bool:
         return self.proven
 
     ready_in_s = _reading(CircuitBreaker.ready_in_s)
@@ -608,7 +608,7 @@ class AnswerFacts(TypedDict):
 
 
 class AnswersUpdate(msgspec.Struct, array_like=True):
-    """Figures of whole answers of one kind, which a worker has got since the last update."""
+    """The figures of a worker's whole answers of one kind, since the last update."""
 
     upstream: str
     model: str
@@ -617,7 +617,7 @@ class AnswersUpdate(msgspec.Struct, array_like=True):
     tokens: int = 0
     estimated: int = 0
     reported: int = 0
-    """Tokens of the prompts that the provider has counted, as it did and as we estimated them."""
+    """Tokens of the prompts that the provider has counted: its counts and our estimates."""
     last: float = 0.0
     gaps: list[float] = []
     speeds: list[tuple[int, float, float]] = []
@@ -641,7 +641,7 @@ class AnswersUpdate(msgspec.Struct, array_like=True):
             self.wholes.append((estimated, completion, facts["whole_s"], now))
 
     def teach(self, measures: Measures) -> None:
-        """Let the figures of another worker learn from this update."""
+        """Add the update to the measures of another worker."""
         key = UpstreamModel(self.upstream, self.model)
         Measures.gaps(measures, key, self.gaps)
         Measures.prompt(measures, key, self.estimated, self.reported, self.last)
@@ -655,9 +655,9 @@ class AnswersUpdate(msgspec.Struct, array_like=True):
 
 
 class SyncedMeasures(Measures):
-    """Figures that all workers learn: ``tell`` sends each update to the others.
+    """Measures that all workers learn: ``tell`` sends an update to the other workers.
 
-    ``tell_answer`` collects what whole answers teach.
+    ``tell_answer`` collects the figures of whole answers, which are sent together.
     """
 
     def __init__(

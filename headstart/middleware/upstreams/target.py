@@ -71,26 +71,27 @@ T = TypeVar("T")
 REFUSAL_BYTES = 64 * 1024
 """A longer error body is replaced by one of ours."""
 _SHOWN_CHARACTERS = 200
-"""How much of the address of a redirect an error shows."""
+"""The most characters of a redirect's address that an error shows."""
 SHORTEST_WAIT_S = 0.01
-"""The shortest pause of a call that queues for a rate limit."""
+"""The shortest wait of a call that queues for a rate limit."""
 LOOK_S = 2.0
-"""Longest time until a timer checks the waits of its call. So a wait that is shorter than the wait
-before rarely needs a new timer, and most calls need only one timer."""
+"""The longest time until a timer fires and checks the present wait. So a wait that ends earlier
+than the one before rarely needs a new timer, and most calls need only one timer."""
 STOOD_STILL_S = 0.5
-"""If a timer is later than this, the process stood still. It was paused (``docker pause``, SIGSTOP,
-a virtual machine that moved), or the machine had no time for it."""
+"""If a timer fires later than this, the process did not run for a while. It was paused (``docker
+pause``, SIGSTOP, a virtual machine that was moved), or the machine was overloaded."""
 CATCH_UP_S = 0.5
-"""Time to read what came while the process stood still, before a wait is too long."""
+"""Extra seconds for a wait after the process did not run, to read what has arrived meanwhile."""
 
 
 class ReusableTimeout:
-    """Bounds each wait like ``asyncio.timeout_at``, which sets and clears a timer for each piece.
+    """Bounds waits like ``asyncio.timeout_at``, but with one timer for many waits.
 
-    That costs more than the rest of the work for a piece. Here one timer serves many waits: when it
-    fires, it checks the current wait, and starts again if that wait has time left. A cancellation
-    from elsewhere passes, as with ``timeout_at``. If the process stood still, a wait that is over
-    gets ``CATCH_UP_S`` more: the value may have come, and the event loop has not seen it yet.
+    ``timeout_at`` sets and clears a timer for each piece, which costs more than all other work for
+    the piece. Here the timer, when it fires, checks the present wait, and starts again if that wait
+    has time left. A cancellation from elsewhere is raised, as with ``timeout_at``. If the process
+    did not run for a while, a wait gets ``CATCH_UP_S`` more: its value may have arrived, but the
+    event loop has not seen it yet.
     """
 
     __slots__ = ("_extended", "_late", "_looks_at", "_loop", "_task", "_timer", "_until")
@@ -152,8 +153,8 @@ class ReusableTimeout:
 
 
 KEPT_ALIVE = 4
-"""Number of stall limits to wait while only pings and comments come. They show that the connection
-is alive, while the model may think between two blocks, or hang."""
+"""While only pings and comments come, the wait for content is this many stall limits. The
+connection is alive, and the model may think between two blocks, or hang."""
 
 
 _NO_ANSWER = Transcript()
@@ -161,12 +162,12 @@ _NO_ANSWER = Transcript()
 
 
 class TargetCall:
-    """One call of a target: its first content, the waits for its pieces, its end and its books.
+    """One call of a target: waits for its pieces, ends it and books it.
 
-    It is also the iterator over the pieces of the answer: first the held ones, then the live ones.
-    Reading raises UpstreamTimeout if no piece comes for ``stall_s``, if no piece with content comes
-    for ``KEPT_ALIVE`` times as long, or if the call's deadline is over. It raises
-    UpstreamProtocolError or UpstreamRefused when the answer breaks off.
+    It is an iterator over the pieces of the answer: first those that were read until the first
+    content, then those that arrive. Reading raises UpstreamTimeout if no piece comes for
+    ``stall_s``, if no piece with content comes for ``KEPT_ALIVE`` times as long, or after the
+    call's deadline. It raises UpstreamProtocolError or UpstreamRefused if the answer breaks off.
     """
 
     __slots__ = (
@@ -235,8 +236,7 @@ class TargetCall:
         self._transcript = reply.transcript
         self._source = cast("AsyncGenerator[Piece]", reply.pieces)
         if reply.status == 200 and not (reply.is_plain and (call.editable or reply.is_stream)):
-            # A whole answer to a call that passes unchanged may be anything; only the caller reads
-            # it.
+            # An answer to a call that passes unchanged may have any form; only the caller reads it.
             self._dialect = None
         counts = self._dialect or DOCUMENTS.get(call.dialect)
         self._booking.answered(reply, counts, self._time(), self._clock())
@@ -273,8 +273,7 @@ class TargetCall:
         except TimeoutError as error:
             if not whole:
                 silent = self._too_late("fell silent in its answer, beyond upstream.stall_s")
-                # It is closed at once, not when the caller leaves, because a rescue may run for
-                # long after this.
+                # It is closed now, not when the caller leaves: a rescue may run long after this.
                 await self._broken_off(silent)
                 raise silent from error
             live = None
@@ -301,11 +300,11 @@ class TargetCall:
             booking.ended(came)
         return live
 
-    def _too_late(self, told: str) -> UpstreamTimeout:
+    def _too_late(self, problem: str) -> UpstreamTimeout:
         kind = FailureKind.SILENT if self._booking.first_at is None else FailureKind.STALLED
         if self._time() >= self._deadline:
-            told = "was not done by the request's deadline"
-        return UpstreamTimeout(f"upstream {self._booking.key.upstream} {told}", kind=kind)
+            problem = "was not done by the request's deadline"
+        return UpstreamTimeout(f"upstream {self._booking.key.upstream} {problem}", kind=kind)
 
     def _next_held(self) -> Piece:
         piece = self._held.popleft()
@@ -334,10 +333,7 @@ class TargetCall:
             raise error
 
     async def _close(self, error: BaseException | None) -> None:
-        """Close the socket, and book the call unless it is booked. A second call does nothing.
-
-        An answer that breaks off does not wait for its reader.
-        """
+        """Close the socket, and book the call unless it is booked. A second call does nothing."""
         self._timeout.stop()
         closing, self._closing = self._closing, None
         try:
@@ -378,9 +374,8 @@ class TargetCall:
 async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) -> list[Piece]:
     """Read an answer up to its first content; return the pieces until then.
 
-    With ``dialect`` None, content cannot be told from the rest, so the first bytes count. Raises
-    UpstreamRefused, AnswerWithheld, or UpstreamProtocolError for a redirect and for a stream with
-    nothing in it.
+    Without ``dialect``, content cannot be recognised, so the first bytes count as content. Raises
+    UpstreamRefused, AnswerWithheld, or, for a redirect or an empty stream, UpstreamProtocolError.
     """
     if 300 <= reply.status < 400:
         raise _redirected(reply)
@@ -414,10 +409,10 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
 
 
 async def open_relayed(reply: Reply, unix: float) -> list[Piece]:
-    """Return the pieces that were read to judge the answer to a relayed call.
+    """Decide whether the answer to a relayed call is a failure; return the pieces that were read.
 
-    Only an error is read, and passes byte for byte. Raises UpstreamRefused if the upstream failed.
-    A longer error than ``REFUSAL_BYTES`` is an answer.
+    Only an error status is read. Raises UpstreamRefused if the upstream failed. All other errors
+    are answers, and are passed on byte for byte; so are errors longer than ``REFUSAL_BYTES``.
     """
     held: list[Piece] = []
     if reply.status < 400:
@@ -442,7 +437,7 @@ async def open_relayed(reply: Reply, unix: float) -> list[Piece]:
 
 
 def _in_memory(reply: Reply, held: Sequence[Piece]) -> Reply:
-    """Return an answer that was read to its end as a reply that has nothing to close."""
+    """Return a reply whose body was read to its end, with nothing left to close."""
     return Reply(
         reply.upstream,
         reply.status,
@@ -489,7 +484,7 @@ async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> Up
 
 MOST_MODELS = 256
 LONGEST_NAME = 128
-"""The longest name of a model that is remembered."""
+"""The most characters of a model's name that is remembered."""
 
 
 class _Model(NamedTuple):
@@ -505,20 +500,19 @@ def _unknown(model: str) -> None:  # noqa: ARG001 - no model is known
 
 
 class Target:
-    """Makes calls to ``upstream``. ``send`` waits for the answer's first content.
+    """Makes calls to ``upstream``. ``send`` waits for the first content of the answer.
 
-    Each call is booked once, whatever ends it: an answer as soon as it was read to its end. A
-    request that the provider's dialect cannot express (InvalidRequest) is not sent, so it is not
-    booked. Raises UpstreamUnavailable without a call while the breaker is open or a rate limit is
-    used up.
+    Each call is booked once, however it ends. While the circuit breaker is open or a rate limit is
+    used up, ``send`` raises UpstreamUnavailable without a call. A request that the provider's
+    dialect cannot express (InvalidRequest) is not sent and not booked.
 
     ``settings.models`` has all names of models that the upstream understands. Time limits that are
-    None there are learned. ``key`` is a name for the upstream's own key, which need not be the key
-    itself: calls under different keys have different states. It is empty if callers send their own
-    keys. ``context_tokens`` and ``price`` take the upstream's real names of models. ``tracing``
-    makes a span of each call. ``ledger`` reserves the highest cost of a call; ``is_free``: the
-    upstream sends no bill. ``nodes`` has the limits that all nodes share, where ``address`` names
-    the provider and its key.
+    None in ``settings`` are learned. ``key`` names the upstream's own key (it need not be the key
+    itself), because each key has its own state; it is empty if callers send their own keys.
+    ``context_tokens`` and ``price`` take the upstream's own names of models. ``tracing`` makes a
+    span of each call. ``ledger`` reserves the highest cost of a call. ``is_free``: the upstream
+    sends no bill. ``nodes`` has the rate limits that all nodes share; ``address`` is the name of
+    the provider and its key in them.
     """
 
     def __init__(
@@ -541,7 +535,7 @@ class Target:
         self.identity = settings.name
         self.names = frozenset((settings.name,))
         self.own_key = bool(key)
-        """Callers' keys do not reach it."""
+        """The upstream gets its own key, and not those of the callers."""
         self._upstream = upstream
         self._clock = clock
         self._settings = settings
@@ -585,7 +579,7 @@ class Target:
             allowance=limits.allowance(now),
         )
         if call.relayed:
-            # Calls of other models notice first that the upstream is down.
+            # Calls for other models may have shown already that the upstream is down.
             down_s = self._states.open_for_s(self.name, self._key_of(call), now)
             availability = availability._replace(ready_in_s=max(availability.ready_in_s, down_s))
         return predict_call(self.name, key, ask, availability, measures, now, price=price)
@@ -640,9 +634,9 @@ class Target:
     async def _begin_in_queue(
         self, call: Call, until: float, reservation: Reservation | None
     ) -> AttemptBooking:
-        """Wait for the calls that came first, and then for the rate limit.
+        """Wait in the queue for the rate limit, and begin the call.
 
-        Raises UpstreamUnavailable if that takes longer than ``until``, or if the upstream fails.
+        Raises UpstreamUnavailable if its turn does not come by ``until``, or the upstream fails.
         """
         state, loop = self._state(call, self._model(call).key), asyncio.get_running_loop()
         state.queued += 1
@@ -684,7 +678,10 @@ class Target:
     def _begin(
         self, call: Call, now: float, reservation: Reservation | None, count: Counted | None = None
     ) -> AttemptBooking:
-        """Get the permission for the call; return its booking. Raises UpstreamUnavailable."""
+        """Begin the call, if the breaker and the limits permit it; return its booking.
+
+        Raises UpstreamUnavailable.
+        """
         model = self._model(call)
         state = self._state(call, model.key)
         breaker, limits = state.breaker, state.limits
@@ -730,7 +727,10 @@ class Target:
         )
 
     def _first_content_until(self, booking: AttemptBooking, call: Call) -> float | None:
-        """Return the last moment for the first content. A whole answer comes when it is done."""
+        """Return the latest time for the first content, or None.
+
+        An answer that is not streamed comes only when all of it is written.
+        """
         if not booking.streams:
             return call.deadline
         limit_s = self._settings.first_token_s
@@ -739,12 +739,12 @@ class Target:
                 booking.key, call.prompt_tokens, booking.began
             )
         if limit_s is None:
-            return call.deadline  # no other upstream could answer: a model may think for minutes
+            return call.deadline  # no other upstream is left, and a model may think for minutes
         until = booking.began + limit_s
         return until if call.deadline is None else min(until, call.deadline)
 
     def _stall_limit_s(self, booking: AttemptBooking, call: Call) -> float:
-        """Return how long the call may be silent once it has begun."""
+        """Return how many seconds the answer may be silent after its first content."""
         if call.relayed:
             # Nobody knows how long such an answer may be silent; ``read_s`` limits it.
             return math.inf
@@ -756,8 +756,8 @@ class Target:
     def _model(self, call: Call) -> _Model:
         """Return the model that a call asks for.
 
-        For a relayed call without a model it is the kind of path, because one kind may fail while
-        others work.
+        For a relayed call without a model, the kind of its path is taken as the model: one kind may
+        fail while others work.
         """
         asked = call.model or (call.endpoint if call.relayed else "")
         name = asked if call.request is None else call.request.model
@@ -773,7 +773,7 @@ class Target:
         return model
 
     def _state(self, call: Call, key: UpstreamModel) -> UpstreamState:
-        """Return the state under the key of the call. Each key has its own state."""
+        """Return the state of the model under the key of the call."""
         return self._states.of(key.upstream, key.model, self._key_of(call))
 
     def _key_of(self, call: Call) -> str:

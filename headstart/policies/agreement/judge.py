@@ -1,12 +1,12 @@
 """Decides whether a fresh answer means the same as a cached one, without a language model.
 
-Answers with a canonical form (labels, numbers, JSON, tool calls, code) are compared by it. Free
-text goes through a logistic regression over the cosine of the texts and the words they share, with
-a range in which it is unsure. ``docs/agreement.md`` describes the measurement, which ``python -m
-benchmarks.agreement DATA`` repeats.
+Labels, numbers, JSON, tool calls and code are normalised, and then compared for equality. For free
+text, a logistic regression over the cosine of the two texts and the words they share decides; there
+is a range in which it is unsure. ``docs/agreement.md`` describes how the judge was measured, and
+``python -m benchmarks.agreement DATA`` repeats the measurement.
 
-Text, tool calls, refusal, and a cut at the limit are judged. Reasoning, ids, token counts and
-log-probabilities are no part of the content of an answer.
+The judge compares texts, tool calls, refusals, and whether an answer was cut at its token limit. It
+ignores reasoning, ids, token counts and log-probabilities.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _GOES_ON = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 REFUSAL_CHARS = 400
-"""A longer text does more than refuse."""
+"""The most characters of a refusal. A longer text does more than refuse."""
 _FIRST_CHARS = 160
 
 
@@ -140,7 +140,7 @@ _SHORT_CHARS = 100
 JUDGED_CHARS = 6000
 """Number of characters at the beginning of an answer that are compared."""
 MOST_QUESTION_WORDS = 60
-"""A longer question holds documents. Its words do not count as given to the answer."""
+"""A longer prompt contains documents. Its words are not those of a question."""
 
 _TOKEN = re.compile(
     r"""
@@ -289,19 +289,19 @@ number. An *exchanged* word or key is in one text only, while the rest of the tw
 WITHOUT_COSINE = tuple(name for name in LIKENESS_FEATURES if not name.startswith("cosine"))
 
 _ALIKE = 0.4
-"""Least share of common words (Jaccard) of two texts whose exchanged words count."""
+"""The least Jaccard similarity of the words of two texts at which exchanged words count."""
 _UNKNOWN_SHARE = 0.5
 """The share of question words in common, if no question is known."""
 _NEARLY_EQUAL = 0.6
-"""Least share of common words of two texts in which one negation reverses the meaning."""
+"""The least Jaccard similarity at which a negation in only one text reverses the meaning."""
 
 
 def compare_words(
     a: Wording, b: Wording, given: frozenset[str], cosine: float | None
 ) -> tuple[float, ...]:
-    """Return the ``LIKENESS_FEATURES`` of two texts, or those ``WITHOUT_COSINE``.
+    """Return the ``LIKENESS_FEATURES`` of two texts; if ``cosine`` is None, ``WITHOUT_COSINE``.
 
-    ``given`` are the words of their questions.
+    ``given`` has the words of the questions, which say little about an answer that repeats them.
     """
     common, either = a.content & b.content, a.content | b.content
     jaccard = _ratio(len(common), len(either))
@@ -359,7 +359,7 @@ def _ratio(part: int, whole: int) -> float:
 
 
 class AgreementModel(Frozen):
-    """A logistic regression over ``LIKENESS_FEATURES``, and its band of doubt."""
+    """A logistic regression over ``LIKENESS_FEATURES``, with two thresholds."""
 
     weights: tuple[float, ...]
     different_to: float
@@ -379,14 +379,13 @@ class ErrorRates(Frozen):
     """
 
     alpha: float
-    """Of the pairs that differ (answers to similar questions), the share that a sure judge calls
-    the same."""
+    """Of the differing pairs about which the judge is sure, the share that it calls "same"."""
     beta: float
-    """Of the pairs that are the same, the share that a sure judge calls different."""
+    """The same for pairs that agree: the share that is judged "different"."""
     unsure: float
-    """Of the pairs that are the same, the share about which the judge is not sure."""
+    """The share of the equal pairs about which the judge is unsure."""
     unsure_different: float
-    """Of the pairs that differ, the share about which the judge is not sure."""
+    """The share of the differing pairs about which the judge is unsure."""
 
 
 WITH_COSINE = AgreementModel(
@@ -412,7 +411,7 @@ similarity of 0.7 or more."""
 
 
 SKETCH_COSINE = (-0.05, 1.02)
-"""Offset and slope: the cosine of two encodings, as the cosine of the sketches predicts it."""
+"""Offset and slope of the line that predicts the cosine of two encodings from that of sketches."""
 SKETCH_REACH = 0.25
 """Two standard deviations of the prediction's error, on pairs judged by people."""
 
@@ -483,25 +482,26 @@ class AnswerPair:
         open_pairs = [each for each in self._compared if not isinstance(each, Agreement)]
         return tuple("\n".join(texts)[:ENCODED_CHARS] for texts in zip(*open_pairs, strict=True))
 
-    def judge(self, cosine: float | None, fit: AgreementModel | None = None) -> Agreement:
-        """Judge the answers. Symmetric in them; never raises.
+    def judge(self, cosine: float | None, model: AgreementModel | None = None) -> Agreement:
+        """Judge the answers. The order of the two does not matter. Never raises.
 
-        ``cosine`` belongs to the ``texts_to_encode``. Without it (the encoder failed) free text is
-        judged by its words alone, and more of it is unsure. Choices are compared in order, and the
-        least alike pair counts. ``fit`` replaces the built-in weights; it must match ``cosine``.
+        ``cosine`` is that of the ``texts_to_encode``. It is None if the encoder failed: then only
+        the words of free text are compared, and the judge is unsure more often. If the answers have
+        several choices, the pair of choices that differs most decides. ``model`` replaces the
+        built-in model for answers with (or without) a cosine.
         """
-        fit = fit or (WORDS_ALONE if cosine is None else WITH_COSINE)
+        model = model or (WORDS_ALONE if cosine is None else WITH_COSINE)
         found = [
-            each if isinstance(each, Agreement) else _judge_words(*each, cosine, fit)
+            each if isinstance(each, Agreement) else _judge_words(*each, cosine, model)
             for each in self._read
         ]
         return min(found, key=_doubt, default=_EQUAL)
 
     def judge_by_sketches(self, sketched: float) -> Agreement | None:
-        """Judge with the cosine of sketches; None if the encodings may well give another verdict.
+        """Judge without the encoder; None if the encodings could lead to another verdict.
 
-        ``sketched`` belongs to the sketches of the ``texts_to_encode``. On pairs judged by people
-        whose words leave a doubt it settles one of seven, and differs from the encodings in 0.3 %.
+        ``sketched`` is the cosine of the sketches of the ``texts_to_encode``. Of the measured pairs
+        that need a cosine this decides one in seven, and differs from the encodings in 0.3 %.
         """
         offset, slope = SKETCH_COSINE
         likely = offset + slope * sketched
@@ -515,10 +515,10 @@ def judge(
     cached: Answer,
     questions: Sequence[str | None],
     cosine: float | None,
-    fit: AgreementModel | None = None,
+    model: AgreementModel | None = None,
 ) -> Agreement:
     """Judge two answers once, as ``AnswerPair.judge`` does."""
-    return AnswerPair(fresh, cached, questions).judge(cosine, fit)
+    return AnswerPair(fresh, cached, questions).judge(cosine, model)
 
 
 def _doubt(each: Agreement) -> tuple[int, float]:
@@ -526,7 +526,7 @@ def _doubt(each: Agreement) -> tuple[int, float]:
 
 
 def _compare_replies(a: ReadChoice, b: ReadChoice) -> Agreement | tuple[str, str]:
-    """Return the judgement on two replies that have a canonical form; else the texts to judge."""
+    """Return the agreement of two normalised replies; or, for free text, the texts to judge."""
     if a.calls or b.calls:
         return _structured(compare_calls(a.calls, b.calls))
     if a.text == b.text:
@@ -561,7 +561,7 @@ def _structured(difference: Difference) -> Agreement | tuple[str, str]:
 def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
     """Compare short forms.
 
-    It is unsure if one only adds words ("Lima, Peru" to "Lima") or is empty.
+    None (unsure) if one form only adds words ("Lima, Peru" to "Lima"), or is empty.
     """
     if a == b:
         return True if a else None
@@ -569,14 +569,14 @@ def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
 
 
 def _judge_words(
-    a: Wording, b: Wording, given: frozenset[str], cosine: float | None, fit: AgreementModel
+    a: Wording, b: Wording, given: frozenset[str], cosine: float | None, model: AgreementModel
 ) -> Agreement:
     if answers_oppose(a, b):
         return _agreement(AgreementMethod.TEXT, same=False)
-    likely = probability(compare_words(a, b, given, cosine), fit.weights)
-    if likely <= fit.different_to:
+    likely = probability(compare_words(a, b, given, cosine), model.weights)
+    if likely <= model.different_to:
         return Agreement(same=False, probability=likely, method=AgreementMethod.TEXT)
-    if likely < fit.same_from:
+    if likely < model.same_from:
         return Agreement(same=None, probability=likely, method=AgreementMethod.TEXT)
     if may_oppose(a, b):
         return _agreement(AgreementMethod.TEXT, same=None)
@@ -591,7 +591,7 @@ def _agreement(method: AgreementMethod, *, same: bool | None) -> Agreement:
 
 _CODE_SHARE = 0.5
 _REWRITTEN = 0.4
-"""Code that shares a smaller part of its tokens (Jaccard over multisets) is other code."""
+"""Two pieces of code with a lower Jaccard similarity (over multisets of tokens) are different."""
 
 _FENCE = "```"
 _CODE_TOKEN = re.compile(r"\w+|[^\w\s]+")
@@ -636,7 +636,7 @@ def compare_calls(a: Sequence[ToolCall], b: Sequence[ToolCall]) -> Difference:
 def compare_code(a: str, b: str) -> Difference | None:
     """Compare two answers that are mostly code, without their layout; None if one is not code.
 
-    Other code may do the same, so only code that shares little is called different.
+    Code that is written differently may do the same: only code with few common tokens differs.
     """
     code_a, code_b = _code(a), _code(b)
     if code_a is None or code_b is None:
@@ -685,7 +685,7 @@ def _compare_values(a: Any, b: Any) -> Difference:
 
 
 def _compare_lists(a: list[Any], b: list[Any]) -> Difference:
-    """Compare two lists in order. The same items in another order may be a set or a ranking."""
+    """Compare two lists. If only the order differs, it is unsure: they may be rankings, or sets."""
     if len(a) != len(b):
         return _OTHER_DOCUMENT
     in_order = _combine_differences(
@@ -736,10 +736,10 @@ def _is_fence(line: str) -> bool:
 
 # --- a language model as judge -------------------------------------------------------------------
 
-# Answers are untrusted text. Each stands between marks that its author cannot know, the
-# instructions come first and last, and only one bare word counts as a verdict: an answer that gives
-# orders can at most sway the model. ``docs/agreement.md`` says why such a verdict is only a label,
-# never a decision to serve.
+# Answers are untrusted text, and may contain instructions to the judge. So each answer is between
+# marks that its author cannot know, our instructions come first and last, and only one bare word
+# counts as a verdict. An answer can still influence the model. ``docs/agreement.md`` says why its
+# verdict is only a label, and never a decision to serve.
 QUESTION_CHARS = 2000
 ANSWER_CHARS = 4000
 VERDICT_TOKENS = 8

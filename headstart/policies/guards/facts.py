@@ -1,6 +1,7 @@
 """The facts of a prompt: numbers and units, dates, quantifiers, comparisons, names, its question.
 
-One function reads each kind of fact from the words of a prompt, and one guard compares it.
+Each kind of fact has a function that reads it from the words of a prompt, and a guard
+(``…_differ``) that compares it with the same fact of another prompt.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ _SMALL = (
 )
 _AFTER_TENS = {"first": 1, "second": 2}
 _BEFORE_LAST = frozenset({"second", "next"})
-"""With "to last", the one before the last."""
+"""In "second to last" and "next to last", these words mean the one before the last."""
 _SCALE = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _ORDINAL_SUFFIXES = frozenset({"st", "nd", "rd", "th"})
 _ROMAN = {
     "ii": "2", "iii": "3", "iv": "4", "vi": "6", "vii": "7", "viii": "8", "ix": "9", "xi": "11",
     "xii": "12", "xiii": "13", "xiv": "14", "xv": "15", "xvi": "16",
 }  # fmt: skip
-"""I, V and X are left out: as capitals they are mostly words and names."""
+"""I, V and X are left out: single capitals are mostly words and names."""
 _ALSO_WORDS_ROMAN = frozenset({"iv", "vi", "xi"})
 _DIGITS = re.compile(r"\d+(?:\.\d+)*")
 
@@ -66,17 +67,18 @@ _UNITS = """
     / day / week / month / year yr / celsius c / fahrenheit f / kelvin k / kb kilobyte / mb megabyte
     / gb gigabyte / tb terabyte / w watt / kw kilowatt / v volt / mph / kph kmh / am a.m / pm p.m
 """
-"""Each unit, by the first of its words."""
+"""The words of each unit. The first one is the name of the unit."""
 _UNIT_OF = stem_classes(by_first_word(_UNITS))
 _CURRENCIES = frozenset({"usd", "eur", "pound", "jpy", "inr", "chf"})
 
 
 def quantities(words: Sequence[Word]) -> tuple[tuple[str, str], ...]:
-    """Return every number with its unit, or "", sorted: (("30", "%"), ("7", "day")).
+    """Return every number with its unit ("": none), sorted: (("30", "%"), ("7", "day")).
 
-    "Five", "5", "5.0" and "5th" are one number; "$5", "5 USD" and "5 dollars" are one amount. "One"
-    alone is often a pronoun, "first" an adverb and "second" a unit, so these words do not count as
-    numbers. If the other prompt has a number in their place, the guard fires all the same.
+    "Five", "5", "5.0" and "5th" are equal numbers; "$5", "5 USD" and "5 dollars" are equal amounts.
+    "One" is often a pronoun, "first" an adverb and "second" a unit, so these three words do not
+    count as numbers. If the other prompt has a number in their place, it has a number more, and the
+    guard still vetoes.
     """
     found = []
     place = 0
@@ -97,14 +99,14 @@ def number_values() -> dict[str, str]:
 
 
 def numbers_differ(a: Parse, b: Parse) -> bool:
-    """Veto unless both prompts hold the same numbers, each the same number of times."""
+    """Veto unless both prompts have the same numbers, each equally often."""
     return [value for value, _ in a.quantities] != [value for value, _ in b.quantities]
 
 
 def units_differ(a: Parse, b: Parse) -> bool:
-    """Veto when a shared number has units that conflict, or is a percentage on one side only.
+    """Veto if a common number has conflicting units, or is a percentage in one prompt only.
 
-    Beside a number, any unit counts: "5 miles in feet", "5 miles in yards".
+    All units in the words near a number count: "5 miles in feet" differs from "5 miles in yards".
     """
     if not a.quantities or not b.quantities:
         return False
@@ -127,7 +129,7 @@ def _units(found: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 
 
 def _number_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
-    """Return the number that begins at ``place``, if any, and the place after it."""
+    """Return the number that begins at ``place``, or None, and the place after it."""
     word = words[place]
     if word.kind == "number":
         return _digits_at(words, place)
@@ -189,7 +191,7 @@ def _unit_at(words: Sequence[Word], place: int, after: int) -> str:
 
 
 def _canonical_number(digits: str) -> str:
-    """Drop separators, leading zeros and decimals that are all zero ("3.10" is not "3.1")."""
+    """Drop separators, leading zeros, and decimals if all are zero ("3.10" stays: a version)."""
     digits = digits.replace(",", "")
     whole, dot, decimals = digits.partition(".")
     whole = whole.lstrip("0") or "0"
@@ -232,10 +234,11 @@ _IN_DATE = words_of("the of early mid late first second last next this my your o
 
 
 def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the days and months of a prompt, sorted, and its relations to these and other times.
+    """Return the days and months of a prompt, sorted, and the relations to all its times.
 
-    Other times are years, seasons and the like, and times of day: "before 3 pm". The last word
-    before a date that is no part of it sets its relation: "before", "after", "at" or none.
+    A relation is "before", "after" or "at"; it comes from the last word before the time that is not
+    part of it. Times are days and months, years, seasons and the like, and times of day ("before
+    3 pm").
     """
     found: set[str] = set()
     relations: set[str] = set()
@@ -262,7 +265,7 @@ def _is_clock(words: Sequence[Word], place: int) -> bool:
 
 
 def dates_differ(a: Parse, b: Parse) -> bool:
-    """Veto unless both prompts are about the same days and months, or the time before or after."""
+    """Veto unless both prompts name the same days and months, with the same relations."""
     if a.dates != b.dates:
         return True
     return bool(a.when and b.when) and a.when.isdisjoint(b.when)
@@ -305,7 +308,7 @@ _FOREIGN_CLASS = word_classes(
         """,
     }
 )
-"""All and some in the other languages."""
+""""All" and "some" in the other languages."""
 _BEFORE_ANY = words_of("am is are was were there do does did have has")
 _TIMES = words_of("time day night week month year hour minute morning evening single")
 _BEFORE_ALL = words_of("at after above in not of")
@@ -315,9 +318,10 @@ _AFTER_SOME = words_of("reason help information info advice more time ideas tips
 
 
 def quantifiers(words: Sequence[Word], *, foreign: bool = False) -> frozenset[str]:
-    """Return the classes of quantifiers in a prompt, idioms left out.
+    """Return the classes of the quantifiers in a prompt, without those in idioms.
 
-    "Any" is one in "Are any …?" alone: "Can I use any card?" may ask the same as "… all cards?".
+    "Any" counts only in questions such as "Are any …?". Elsewhere it may mean "all": "Can I use any
+    card?".
     """
     found = set()
     for place, word in enumerate(words):
@@ -336,7 +340,7 @@ def quantifiers(words: Sequence[Word], *, foreign: bool = False) -> frozenset[st
 
 
 def quantifiers_differ(a: Parse, b: Parse) -> bool:
-    """Veto when rival quantifiers were exchanged, or when one prompt alone says "only"."""
+    """Veto if the prompts have rival quantifiers, or if only one of them says "only"."""
     only_a, only_b = a.quantifiers - b.quantifiers, b.quantifiers - a.quantifiers
     if _ONLY in only_a or _ONLY in only_b:
         return True
@@ -376,11 +380,11 @@ _THAN = word_classes(
         _MOST: "less fewer smaller lower shorter younger earlier cheaper",
     }
 )
-"""Words that set a limit: with "than" before a number ("more than 5"), or with "or" after it ("5 or
-more")."""
+"""Words that set a limit together with "than" before a number ("more than 5"), or with "or" after
+it ("5 or more")."""
 _BESIDE_OR = _THAN | word_classes({_LEAST: "over above", _MOST: "under below"})
 DENIALS = frozenset({"no", "not"})
-"""Before a limit, as in "no more than 5", they reverse it."""
+"""Words that reverse a limit after them: "no more than 5"."""
 _INCLUSIVE = {_LEAST: ">=", _MOST: "<="}
 _AFTER_AT = {"least": _LEAST, "most": _MOST}
 _BEFORE_AMOUNT = words_of("rs inr usd eur gbp")
@@ -394,7 +398,7 @@ _ADJECTIVES = """
     / popular famous / warm hot / cold cool / young / rich wealthy / deep / wide broad / loud noisy
     / quiet / bright / dark / clean / healthy
 """
-"""Adjectives that are compared. Those of one group mean the same."""
+"""Adjectives whose comparatives and superlatives are compared. Those of one group mean the same."""
 _GOOD = "good"
 _PLAIN_FORMS = {
     name: stems_of(group) for name, group in by_first_word(_ADJECTIVES + "/ much many").items()
@@ -408,12 +412,12 @@ _ALONE = words_of("""
     better worse cheaper heavier lighter harder stronger weaker faster slower safer easier bigger
     larger smaller
 """)
-"""Words that compare also without "than". "Lower" (a verb, too) and "earlier" (an adverb, too) are
-left out."""
+"""Words that also compare without "than". "Lower" and "earlier" are left out: the first may be a
+verb, the second an adverb."""
 _WAYS = words_of("way ways method methods")
-"""People who ask for the best way and for the easiest way ask the same."""
+"""The best way and the easiest way are taken to be the same."""
 _THAN_REACH = 4
-"""Most words between a comparative and its "than"."""
+"""The most words between a comparative and its "than"."""
 
 
 def _adjective_forms() -> dict[str, tuple[str, str]]:
@@ -433,10 +437,11 @@ _AFTER_AMOUNT = frozenset({"than", *_ADJECTIVE_FORMS})  # "more than 5", "more e
 
 
 def limits(words: Sequence[Word]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the kinds of limits on the numbers of a prompt: ``least``, ``most``, ``exact``.
+    """Return the kinds of limits on the numbers of a prompt, and their bounds.
 
-    The second value has the bounds that leave no doubt whether the number itself counts: ``>=`` for
-    "at least 5" and "5 or more", ``>`` for "more than 5", ``<=`` and ``<``. "Over 5" has none.
+    The kinds are ``least``, ``most`` and ``exact``. A bound says whether the number itself is
+    included: ``>=`` for "at least 5" and "5 or more", ``>`` for "more than 5", and likewise ``<=``
+    and ``<``. "Over 5" is ambiguous and has no bound.
     """
     found, bounds = set(), set()
     for place, word in enumerate(words):
@@ -456,7 +461,7 @@ def limits(words: Sequence[Word]) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _limit_before(before: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the limit that the words before a number set, and its bound if it has one."""
+    """Return the limit that the words before a number set, and its bound. Each may be None."""
     if not before:
         return None, None
     *rest, last = before
@@ -477,7 +482,7 @@ def _limit_before(before: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
-    """Return the comparisons in a prompt: ("cheap", "more"), ("cheap", "most"), or "same"."""
+    """Return the comparisons in a prompt: ("cheap", "more"), with "most" or with "same"."""
     found = set()
     for place, word in enumerate(words):
         if word.text not in _ADJECTIVE_FORMS:
@@ -498,9 +503,9 @@ def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
 
 
 def comparisons_differ(a: Parse, b: Parse) -> bool:
-    """Veto when limits conflict, or the prompts compare by different things or degrees.
+    """Veto if limits conflict, or if the prompts compare different things or in different degrees.
 
-    If both have numbers, a bound on one side only is a veto, too, unless the other has any limit.
+    If both prompts have numbers, a bound in one of them is also a veto if the other has no limit.
     """
     if a.limits and b.limits and a.limits.isdisjoint(b.limits):
         return True
@@ -519,7 +524,10 @@ def comparisons_differ(a: Parse, b: Parse) -> bool:
 
 
 def _asks_for_good(parse: Parse) -> bool:
-    """Tell whether a prompt asks for good things: "some good books" are "the best books"."""
+    """Tell whether a prompt asks for good things.
+
+    "Some good books" then equals "the best books".
+    """
     praises = any(name == _GOOD for name, _ in parse.degrees)
     praises = praises or not _PLAIN_FORMS[_GOOD].isdisjoint(parse.stems)
     return praises and bool(parse.asks or not LISTING.isdisjoint(parse.stems))
@@ -531,17 +539,17 @@ _SENTENCE_END = re.compile(r"[.?!:;¿¡…\n\"(\[]\s*$|^\s*$")
 _SYMBOL = re.compile(r"[+#_]|\w\.\w|^\.")
 _MODEL = re.compile(r"([\d.,]*\d)([^\W\d_]+)")
 _PLAIN_ENDINGS = {*_ORDINAL_SUFFIXES, *"skKxX"}
-"""Letters after a number that name no model: "1980s", "4th", "10k", "2x"."""
+"""Letters after a number that do not make it the name of a model: "1980s", "4th", "10k", "2x"."""
 _ABBREVIATION = re.compile(r"(?:\w\.)+\w")
 _DERIVED = words_of("a e i n s y an en ean ian ese ish") | {""}
-"""Endings of the names of a country and of its people: Italy, Italian."""
+"""Endings in which the names of a country and of its people differ: Italy, Italian."""
 _LEAST_SHARED_LETTERS = 4
 _TITLE_SHARE = 0.8
-"""A prompt with this share of capitalised words is a title, where capitals mean nothing."""
+"""A prompt with this share of capitalised words is a title, and its capitals do not show names."""
 
 
 def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
-    """Return names that are told apart by a sign or one letter: "c++", "main.py", plan "b"."""
+    """Return the names with a sign, and of one letter: "c++", "main.py", the "b" in "plan B"."""
     found = {
         word.text
         for word in words
@@ -566,7 +574,7 @@ def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
 
 
 def _models(text: str, words: Sequence[Word]) -> Iterator[str]:
-    """Yield what tells the models of a series apart: "255s", "4o", and "pro" in "Phone 15 Pro"."""
+    """Yield the names of models in a series: "255s", "4o", and "pro" in "Phone 15 Pro"."""
     series = ""
     for number, mark in pairwise(words):
         letters, gap = mark.text, text[number.end : mark.start]
@@ -583,7 +591,7 @@ def _models(text: str, words: Sequence[Word]) -> Iterator[str]:
 
 
 def _is_prose(token: str) -> bool:
-    """Tell whether a word with a dot is prose: "a.m", or a missing space ("Thanks.When")."""
+    """Tell whether a word with a dot is no name: "a.m", or a missing space ("Thanks.When")."""
     _, *parts = token.split(".")
     return any(part.istitle() or is_function_word(part) for part in parts if part) or bool(
         _ABBREVIATION.fullmatch(token)
@@ -591,9 +599,9 @@ def _is_prose(token: str) -> bool:
 
 
 def names(text: str, words: Sequence[Word]) -> tuple[str, ...]:
-    """Return the capitalised words inside sentences, in order, lower-case.
+    """Return the capitalised words inside sentences, in their order and in lower case.
 
-    A prompt whose words nearly all have capitals is a title: it names nothing.
+    In a prompt with nearly all words capitalised, capitals do not show names: it returns none.
     """
     plain = [word for word in words if word.kind == "word" and len(word.text) > 1]
     capitals = sum(word.capital for word in plain)
@@ -617,9 +625,9 @@ def _is_name(text: str, word: Word) -> bool:
 
 
 def names_differ(a: Parse, b: Parse) -> bool:
-    """Veto when each prompt names something that the other does not mention at all.
+    """Veto if each prompt has a name that the other does not contain at all.
 
-    If only one prompt has a name, the other guards decide, unless the name has a symbol.
+    If only one prompt has such a name, this guard vetoes only for a name from ``symbols``.
     """
     if a.symbols != b.symbols and (_unmatched_symbol(a, b) or _unmatched_symbol(b, a)):
         return True
@@ -632,7 +640,7 @@ def names_differ(a: Parse, b: Parse) -> bool:
 
 
 def _unmatched_symbol(a: Parse, b: Parse) -> bool:
-    """Find a symbolic name of ``a`` that ``b`` lacks; "node" counts as "node.js"."""
+    """Tell whether ``b`` lacks a name from ``symbols`` that ``a`` has. "node" equals "node.js"."""
     return any(
         _lacks(b, name)
         for name in a.symbols - b.symbols
@@ -648,7 +656,7 @@ def _lacks(parse: Parse, name: str) -> bool:
 
 
 def _names_alike(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Tell whether names may mean the same: "UK", "United Kingdom"; "Italian", "Italy"."""
+    """Tell whether names may mean the same: "UK" and "United Kingdom", "Italian" and "Italy"."""
     initials, other_initials = ("".join(name[0] for name in side) for side in (one, other))
     if initials in other or other_initials in one:
         return True
@@ -669,12 +677,12 @@ def _derived(one: str, other: str) -> bool:
 
 COUNT = "count"
 _INVERTED = words_of("when where")
-"""These words ask only before a verb: "when does it open", and not "when it opens"."""
+"""Words that ask only before a verb: "when does it open" asks, "when it opens" does not."""
 _VERBS = words_of(
     "am is are was were do does did can could will would shall should may might has have"
 )
 _ALWAYS_ASKING = words_of("who why")
-"""These words ask at the beginning of a text or after a function word."""
+"""Words that ask at the beginning of a text and after a function word."""
 _FOREIGN_ASKING = {
     "when": "wann cuándo wanneer kiedy",
     "where": "wo dónde où gdzie",
@@ -698,10 +706,11 @@ _FOREIGN_PHRASES = {
     ("cos'", "è"): "definition",
 }
 _FOREIGN_LISTING = stems_of("welche welcher welches cuál cuáles quel quelle quels quale quali")
-"""How they ask for a number and for a definition, and some words with which they ask for things."""
+"""Words of other languages that ask for things. ``_FOREIGN_PHRASES`` has their phrases that ask for
+a number or a definition."""
 _ASKING, _OPENERS = word_classes(_FOREIGN_ASKING), word_classes(_FOREIGN_OPENERS)
 _PRICE = ("kost", "temps", "tijd", "cuesta", "costa")
-"""After "how much", these ask for a price or a time, and not how many things there are."""
+"""Beginnings of words which, after "how much", make it a question for a price or a time."""
 _CONTRACTED = {
     word: asked
     for asked in (*_INVERTED, *_ALWAYS_ASKING)
@@ -714,19 +723,19 @@ _ASKED_BY_NOUN = word_classes(
         "who": "person",
     }
 )
-"""Nouns that make "what" and "which" ask for a time, a place or a person."""
+"""Nouns after "what" and "which" that make them ask for a time, a place or a person."""
 MAY_ASK = (
     _INVERTED | _ALWAYS_ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
 )
 LISTING = _FOREIGN_LISTING | stems_of("what which who whose list show find give name")
-"""Words that ask for the things themselves, not for how many there are."""
+"""Words that ask for the things themselves, and not for their number."""
 _AMOUNTS = stems_of("""
     amount number count maximum minimum max min limit total sum average quantity size value balance
     population much many remaining left anzahl número numero nombre aantal liczba antal límite
 """)
-"""Words that may ask for a number without "how many"."""
+"""Words with which a prompt may ask for a number without "how many"."""
 _UNITS_OF_TIME = stems_of("minute hour day night week month year")
-"""With these words, "how many" may ask when: "how many days until the match"."""
+"""With these words, "how many" may mean "when": "how many days until the match"."""
 
 
 def asks(words: Sequence[Word], *, foreign: bool) -> frozenset[str]:
@@ -768,7 +777,7 @@ def _asked(before: str, text: str, after: str) -> str | None:
 
 
 def asked_differs(a: Parse, b: Parse) -> bool:
-    """Veto when the prompts ask for different things: when / where, how many / which."""
+    """Veto if the prompts ask for different kinds of things: when and where, how many and which."""
     if a.asks == b.asks:
         return False
     ours, theirs = a.asks - {COUNT}, b.asks - {COUNT}

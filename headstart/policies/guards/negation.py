@@ -1,13 +1,13 @@
 """Guards for negations, opposites and scopes: each of these can reverse a question.
 
-**Opposites:** the pairs come from general English, not from any data set. Left out on purpose are
-pairs with which two prompts may still ask the same (in/on, to/from, given/received: "I was given
-it", "I received it").
+**Opposites:** the pairs come from general English, and not from a data set. Some pairs are left out
+because two prompts with them may still ask the same: in/on, to/from, and given/received ("I was
+given it", "I received it").
 
-**Scopes and substitutions:** the prompts name different owners, kinds or modifiers, or one or two
-words were exchanged. An exchanged word is compared with the words of the other prompt, by their
-vectors in context (late interaction, Khattab and Zaharia 2020). Words that differ in meaning are a
-veto; similar words alone never make a hit.
+**Scopes and substitutions:** two prompts may name different owners, kinds or modifiers, or differ
+in one or two words. Such an exchanged word is compared with the words of the other prompt by their
+contextual vectors (late interaction: Khattab and Zaharia, ColBERT, 2020). Exchanged words of
+another meaning are a veto; similar words alone never make a hit.
 """
 
 from __future__ import annotations
@@ -264,8 +264,8 @@ _PARTICLES = words_of("an ein aus ab auf zu aan uit på av")
 """Words of ``_FOREIGN_GROUPS`` that are prepositions if a noun follows."""
 _PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
 _SHORTEST_STEM = 4
-"""Fewest characters of a word after its prefix. Shorter ones are mostly chance: "under" is not un +
-der."""
+"""The fewest characters of a word after a negative prefix. Shorter words mostly have no prefix:
+"under" is not un + der."""
 
 
 def _rivals(rows: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -288,14 +288,14 @@ _OPPOSITES = _rivals(
 
 
 def opposites_used(a: Parse, b: Parse) -> bool:
-    """Veto when an opposite was exchanged and no negation makes up for it: "not right", "wrong"."""
+    """Veto if the prompts have opposites and no negation cancels them ("not right" is "wrong")."""
     return a.negated == b.negated and opposites_exchanged(a, b)
 
 
 def opposites_exchanged(a: Parse, b: Parse) -> bool:
     """Tell whether each prompt has a word that the other lacks, and these two words are opposites.
 
-    Words that count as negations do not count again: "always" and "never".
+    Negations are not opposites here: "always" and "never" are left to ``negations_differ``.
     """
     ours, theirs = frozenset(a.stems), frozenset(b.stems)
     only_a = ours - theirs - a.negators - _governing(a, b)
@@ -311,7 +311,7 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
 
 
 def _governing(parse: Parse, other: Parse) -> frozenset[str]:
-    """Return the words for on and off that are prepositions, as in "zu Hause", or are English."""
+    """Return words of ``_PARTICLES`` that are prepositions here ("zu Hause"), or English words."""
     if not (parse.foreign or other.foreign):
         return _PARTICLES
     return _PARTICLES & {
@@ -331,7 +331,7 @@ def _prefixed(word: str, others: frozenset[str]) -> bool:
 
 
 def _particles_exchanged(a: Parse, b: Parse) -> bool:
-    """Find one verb with opposite particles: "opt in", "opt out"."""
+    """Tell whether the prompts have one verb with opposite particles: "opt in", "opt out"."""
     if not {"in", "out"} <= {*a.stems, *b.stems}:
         return False
     phrases_a, phrases_b = set(pairwise(a.stems)), set(pairwise(b.stems))
@@ -357,29 +357,31 @@ _FOREIGN_NEGATIONS = words_of("""
 """)
 """Negations of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish, Danish,
 Norwegian, Czech, Hungarian, Romanian, Turkish, Indonesian and Vietnamese. "No" and "non" are in the
-English list. In most of these languages two negations are no affirmation ("no puedo nunca")."""
+English list. In most of these languages two negations do not cancel each other ("no puedo nunca").
+"""
 _FOREIGN_STEMS = stems_of(" ".join(_FOREIGN_NEGATIONS))
 _ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS | NEGATED_VERBS
 _BEFORE_FOREIGN = words_of(
     "oder ou o czy of eller vagy warum wieso weshalb pourquoi dlaczego waarom varför hvorfor"
 )
 _ONLY_FOREIGN = words_of("nur seulement solo sólo só tylko alleen bara kun")
-"""Words for "or" and "why" before a negation, for "only" after it: "oder nicht", "nicht nur"."""
+"""After "or" and "why" (``_BEFORE_FOREIGN``) and before "only", a negation does not count: "oder
+nicht", "nicht nur"."""
 _BESIDE_NO = words_of("uma em ao aos à às é são você vocês meu minha seu sua pelo num não")
-"""Words that show Portuguese, where "no" means "in the"."""
+"""Words that show that a text is Portuguese, in which "no" means "in the"."""
 _PORTUGUESE = frozenset({"pt"})
 _CEASING = stems_of("stop quit cease prevent halt keep")
-"""These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
+"""Verbs that negate the verb after them: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
-"""These words negate nouns as well: "avoid nuts"."""
+"""Verbs that also negate nouns: "avoid nuts"."""
 _REACH = 3
-"""Most words between a negation and an opposite that makes up for it: "not at all right"."""
+"""The most words between a negation and the word that it negates: "not at all right"."""
 _NEGATION_REACH = 6
-"""Number of words after a negation in which its verb is looked for: "prevent … from renewing"."""
+"""The number of words in which the verb after a negation is searched: "prevent … from renewing"."""
 _FREE_OF = words_of("""
     sugar gluten dairy lactose nut meat alcohol caffeine fat smoke interest fee tax duty rent
 """)
-"""After these words "free" is a negation: "sugar-free". "The pool is free" denies nothing."""
+"""After these words "free" is a negation ("sugar-free"). In "the pool is free" it is none."""
 _ENDING = stems_of("""
     cancel unsubscribe deregister disable deactivate remove delete off end terminate block ban mute
     quit stop prevent halt cease avoid rid discontinue opt
@@ -406,7 +408,7 @@ _WORKING = stems_of("""
     work go going come show appear arrive receive accept load open complete process respond get
     got let allow use able happy pleased
 """)
-"""Verbs whose negation is a complaint: "it isn't working", "it won't go through"."""
+"""Verbs that make a complaint when they are negated: "it isn't working", "it won't go through"."""
 _WANTING = stems_of("want need")
 _TROUBLE = stems_of("""
     fail failure decline reject refuse deny block break broken error issue problem wrong trouble
@@ -415,8 +417,8 @@ _TROUBLE = stems_of("""
 """)
 _COMPLAINS, _TROUBLED, _CEASES, _ENDS = "complains", "troubled", "ceases", "ends"
 _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
-"""Pairs of tones. A negated prompt with the first tone says the same as a prompt without negation
-that has the second tone."""
+"""Pairs of tones. A prompt with a negation and the first tone may say the same as a prompt without
+a negation and with the second tone."""
 
 
 _IN_PLACE_OF = frozenset({("instead", "of"), ("rather", "than")})
@@ -431,7 +433,7 @@ def negations(
 ) -> tuple[frozenset[str], bool, frozenset[str]]:
     """Return the negations of a prompt, whether their number is odd, and its tone.
 
-    A negation in an idiom does not count. ``spoken`` are the languages that it may be in.
+    A negation in an idiom does not count. ``spoken`` has the languages that the prompt may be in.
     """
     portuguese = True if spoken == _PORTUGUESE else None
     negators = []
@@ -463,11 +465,12 @@ def negations(
 
 
 def negations_differ(a: Parse, b: Parse) -> bool:
-    """Veto when one prompt is negated and the other is not, or takes X for Y and not Y for X.
+    """Veto if one prompt is negated and the other is not, or if they replace the other way round.
 
-    It does not veto when both complain ("My card isn't working", "My card fails") or both end
-    something ("Stop sending letters", "Cancel letters"), nor when an opposite makes up for the
-    negation ("not correct", "wrong").
+    "X instead of Y" and "Y instead of X" replace the other way round. There is no veto if both
+    prompts complain ("My card isn't working", "My card fails"), if both end something ("Stop
+    sending letters", "Cancel letters"), or if an opposite cancels the negation ("not correct",
+    "wrong").
     """
     if a.negated == b.negated or _no_means_in(a, b):
         return _replacement_turned(a, b)
@@ -477,15 +480,15 @@ def negations_differ(a: Parse, b: Parse) -> bool:
 
 
 def _no_means_in(a: Parse, b: Parse) -> bool:
-    """Tell whether the only negation is a "no" that the other prompt shows to be Portuguese."""
+    """Tell whether the only negation is a Portuguese "no", as the other prompt shows."""
     negated, other = (a, b) if a.negated else (b, a)
     return negated.negators == {"no"} and other.languages == _PORTUGUESE and "no" in other.stems
 
 
 def _denies_opposite(a: Parse, b: Parse) -> bool:
-    """Tell whether the negation is about a word that the other prompt lacks: "not right".
+    """Tell whether the negation is about a word that the other prompt does not have: "not right".
 
-    "Not open in winter" does not say the same as "open in summer".
+    Otherwise an opposite does not cancel it: "not open in winter" and "open in summer".
     """
     side, other = (a, b) if a.negated else (b, a)
     only = {*side.stems} - {*other.stems} - side.negators
@@ -497,7 +500,7 @@ def _denies_opposite(a: Parse, b: Parse) -> bool:
 
 
 def _replacement_turned(a: Parse, b: Parse) -> bool:
-    """Tell whether one prompt takes X in place of Y, and the other Y in place of X, or both."""
+    """Tell whether one prompt takes X instead of Y, and the other Y instead of X, or X and Y."""
     (new, old), (other_new, other_old) = _replacement(a), _replacement(b)
     if bool(new and old) != bool(other_new and other_old):
         return a.content - _TAKING == b.content - _TAKING
@@ -507,9 +510,9 @@ def _replacement_turned(a: Parse, b: Parse) -> bool:
 
 
 def _replacement(parse: Parse) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the content words of what a prompt takes, and of what this replaces.
+    """Return the content words of X and of Y, where a prompt takes X instead of Y.
 
-    "X instead of Y", "replace Y with X", "substitute X for Y".
+    Examples: "X instead of Y", "replace Y with X", "substitute X for Y".
     """
     for place, word in enumerate(parse.stems):
         before, after = parse.stems[:place], parse.stems[place + 1 :]
@@ -525,7 +528,7 @@ def _replacement(parse: Parse) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _ceases(words: Sequence[Word], place: int) -> bool:
-    """Find the verb that "stop" governs: "stop watering", "stop it from renewing"."""
+    """Tell whether "stop" at ``place`` negates a verb: "stop watering", "stop it from renewing"."""
     following = words[place + 1 : place + 2 + _NEGATION_REACH]
     if following and _is_gerund(following[0]) and words[place].text[:4] != "keep":
         return True
@@ -537,7 +540,7 @@ def _is_gerund(word: Word) -> bool:
 
 
 def _implied(words: Sequence[Word], place: int) -> set[str]:
-    """Find a negation's tone: a complaint in "it isn't working", an end in "I don't want it"."""
+    """Return the tone of a negation: "it isn't working" complains, "I don't want it" ends."""
     following = [stem(word.text) for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     tone = set()
     if not _WORKING.isdisjoint(following[:5]) or "yet" in following:
@@ -548,7 +551,7 @@ def _implied(words: Sequence[Word], place: int) -> set[str]:
 
 
 def _unknowing(words: Sequence[Word], place: int) -> set[str]:
-    """Find the problem in "I can't find it"; "yes or no" has no problem."""
+    """Return the tone of phrases such as "I can't find it": the user has a problem."""
     following = [word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     return set() if _UNKNOWING.isdisjoint(following) else {_TROUBLED}
 
@@ -575,19 +578,19 @@ def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
 # --- scope and substitution -----------------------------------------------------------------------
 
 MOST_EXCHANGED = 2
-"""Most words that only one prompt has. With more of them, it is a new sentence, and the similarity
-decides."""
+"""The most exchanged words. Two prompts with more of them are different sentences, for which the
+similarity decides."""
 LEAST_MAXSIM = 0.595
 """Exchanged words with a lower similarity mean different things
 (``docs/how-a-hit-is-decided.md``)."""
 
 
 def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
-    """Return how similar the exchanged content words are to the other prompt, from -1 to 1.
+    """Return the similarity of the exchanged content words to the other prompt, from -1 to 1.
 
-    A word is exchanged if only one prompt has it. Each counts with its cosine to the most similar
-    word of the other prompt, both in context; the result is the mean over both prompts. None if
-    there are no such words, or no vectors.
+    A word is exchanged if only one prompt has it. For each, take the cosine to the most similar
+    word of the other prompt, by contextual vectors. The result is the mean over both prompts, or
+    None without exchanged words or without vectors.
     """
     only_a, only_b = a.content - b.content, b.content - a.content
     if not (only_a or only_b) or not a.vectors or not b.vectors:
@@ -596,7 +599,7 @@ def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
 
 
 def mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]) -> float:
-    """Compare the content words that only one part has with the words of the other part."""
+    """Do the same as ``exchanged_maxsim`` for a part of each prompt, given as stems."""
     part_a, part_b = parts
     words_a, words_b = distinct(a.stems), distinct(b.stems)
     vectors_a, vectors_b = unit_rows(a.vectors, len(words_a)), unit_rows(b.vectors, len(words_b))
@@ -618,7 +621,7 @@ def mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]
 
 
 NARROWED_MAXSIM = 0.45
-"""A modifier with a lower similarity has no counterpart in the other prompt: it narrows the
+"""A modifier with a lower similarity has no counterpart in the other prompt, so it narrows the
 question."""
 
 # "Your" is left out: "change your oil" is how people ask for "change my oil".
@@ -626,10 +629,10 @@ _OWNERS = stem_classes({"me": "my", "us": "our", "them": "his her their"})
 _GENDERS = stem_classes({"he": "he him his himself", "she": "she her hers herself"})
 _PERSONS = stem_classes({"I": "i me we us", "you": "you", "they": "he him she her they them"})
 _LONGEST_THING = 4
-"""Most words of an owned thing: "my company's new savings account"."""
+"""The most words from an owner to the owned thing: "my company's new savings account"."""
 
 _GROUPS = stems_of("company employer firm organisation organization business team department club")
-"""Owners of things that are not people."""
+"""Owners that are not people."""
 _PEOPLE = """
     child kid son daughter teenager stepchild / baby infant newborn toddler
     / wife husband spouse partner fiance fiancee girlfriend boyfriend
@@ -677,21 +680,21 @@ _RIVAL_KINDS = _rivals(rows_of(_KINDS))
 
 
 def scopes_differ(a: Parse, b: Parse) -> bool:
-    """Veto when the prompts ask about things of different owners, persons or kinds."""
+    """Veto if the prompts are about different owners, persons or kinds of things."""
     only_a, only_b = a.content - b.content, b.content - a.content
     if any(not only_b.isdisjoint(_RIVAL_KINDS.get(word, ())) for word in only_a):
         return True
     people, others = ({_PERSON[word] for word in side.content & _PERSON.keys()} for side in (a, b))
-    if people != others or _owners_differ(a, b) or _he_is_she(a, b):
+    if people != others or _owners_differ(a, b) or _genders_differ(a, b):
         return True
     return (a.content == b.content and _persons_exchanged(a, b)) or _narrowed(a, b)
 
 
 def _persons_exchanged(a: Parse, b: Parse) -> bool:
-    """Tell whether two persons changed places: "Do I owe you money?" / "Do you owe me money?".
+    """Tell whether two persons changed places: "Do I owe you money?", "Do you owe me money?".
 
-    All other words are the same. "How do I …?" and "How do you …?" have one person each, and mostly
-    ask the same.
+    All other words must be equal. "How do I …?" and "How do you …?" have only one person each, and
+    mostly ask the same.
     """
     ours, theirs = _persons(a), _persons(b)
     changed = {(ours[word], theirs[word]) for word in ours.keys() & theirs.keys()}
@@ -699,7 +702,7 @@ def _persons_exchanged(a: Parse, b: Parse) -> bool:
 
 
 def _persons(parse: Parse) -> dict[str, str]:
-    """Return the person that was named last before each word, and before the end ("")."""
+    """Return for each word, and for the end (""), the last person that was named before it."""
     found: dict[str, str] = {}
     person = ""
     for word in parse.stems:
@@ -711,8 +714,8 @@ def _persons(parse: Parse) -> dict[str, str]:
     return found
 
 
-def _he_is_she(a: Parse, b: Parse) -> bool:
-    """Tell whether "he" and "she" changed places, or one prompt has "he" and the other "she"."""
+def _genders_differ(a: Parse, b: Parse) -> bool:
+    """Tell whether one prompt has "he" where the other has "she"."""
     ours, theirs = ([_GENDERS[word] for word in side.stems if word in _GENDERS] for side in (a, b))
     alike = not {*ours}.isdisjoint(theirs)
     exchanged = {*ours} == {*theirs} and ours[:1] != theirs[:1]
@@ -750,9 +753,10 @@ def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
 
 
 def _narrowed(a: Parse, b: Parse) -> bool:
-    """Find one content word that one prompt adds before a common word: "a joint account".
+    """Tell whether one prompt adds a single content word that narrows the question.
 
-    Or after the name of a model: "the V11", "the V11 battery".
+    The word is before a common word ("a joint account"), or after the name of a model ("the V11
+    battery").
     """
     added = a.content ^ b.content
     if len(added) != 1:

@@ -1,13 +1,13 @@
 """The table of guards, and the parse that gives them the facts of a prompt.
 
-Two guards are here, too: ``connective``, and ``substitution``, which uses all other files of this
-folder. Two names in the same sentence have nearly the same sentence vector, but their token vectors
-differ. So ``substitution`` needs no list of names and no capitals: it compares the vectors of the
-exchanged words.
+Two guards are also in this file: ``connective``, and ``substitution``, which uses all other files
+of this folder. If only a name differs, two sentences have nearly the same vector, but the token
+vectors of the names differ. So ``substitution`` compares the vectors of exchanged words, and needs
+no list of names and no capitals.
 
-A guard is a pure function of two parses; any guard that returns True vetoes a neighbour
-(``docs/how-a-hit-is-decided.md``). A new guard is one function and one row here, and its name among
-the settings.
+A guard is a pure function of two parses. It vetoes a neighbour by returning True
+(``docs/how-a-hit-is-decided.md``). A new guard needs a function, a row in ``GUARDS``, and its name
+in the settings.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _CONNECTIVES = frozenset({"and", "or"})
 _COMPARING = stems_of("between difference differ compare comparison versus vs better best prefer")
-"""Beside these words, "X and Y" and "X or Y" name the same two things."""
+"""In a prompt with one of these words, "X and Y" and "X or Y" mean the same two things."""
 _JOIN_REACH = 3
 """Most words between a connective and the word that it joins: "2019 or in the year 2020"."""
 
@@ -83,9 +83,10 @@ def _joined(texts: Sequence[str]) -> Iterator[str]:
 
 
 def connectives_differ(a: Parse, b: Parse) -> bool:
-    """Veto when one prompt names "X and Y" where the other one names "X or Y".
+    """Veto if one prompt has "X and Y" where the other has "X or Y".
 
-    "Do you take Visa or Mastercard?" has the answer of "Are Visa and Mastercard accepted?".
+    An exception: "Do you take Visa or Mastercard?" and "Are Visa and Mastercard accepted?" have one
+    answer.
     """
     if a.joins == b.joins or not a.joins or not b.joins or a.negators or b.negators:
         return False
@@ -103,7 +104,7 @@ def _lists(parse: Parse) -> bool:
 # --- substitution ---------------------------------------------------------------------------------
 
 LEAST_CONTEXT = 10
-"""Fewest words that two prompts must share at both ends, so that the rest is compared alone."""
+"""With fewer common words at both ends, the words between these are not compared alone."""
 LEAST_CONTEXT_SHARE = 0.6
 """The share of the longer prompt that these words must have."""
 LEAST_TEXT = 25
@@ -112,18 +113,19 @@ _IDLE = stems_of("""
     a an the this that these those am is are be do does have has there it s m re ve ll d t
     please thanks thank hi hello hey ok okay kindly
 """)
-"""Words that change no answer, also in a long text. Was, will and may are not among them."""
+"""Words that never change the answer, not even in a long text. Was, will and may can change it."""
 
 
 def words_substituted(a: Parse, b: Parse) -> bool:
-    """Veto when content words were exchanged and their vectors are far apart.
+    """Veto if content words were exchanged and their vectors are far apart.
 
-    This applies to a few words, and to all words between a long start and end that both prompts
-    have: there, the similarity of the prompts is that of their context. In a language that the
-    encoder hardly knows, more words are a veto. In a long text with changes, neither the similarity
-    nor the vectors show what a change means, so any change of words or of their order is a veto. So
-    is any change of a quoted sentence or of a text after a colon, and a change of nothing but the
-    tense or one word such as "before" or "while".
+    This is for prompts in which a few words were exchanged, and for the words between a long common
+    start and end, where the similarity is mostly that of the context. In a language that the
+    encoder hardly knows, the exchange of more words is a veto, too.
+
+    Some changes are a veto whatever the vectors are: any other word or word order in a long text
+    (neither the similarity nor the vectors show what such a change means), another quoted sentence,
+    another text after a colon, and a change of only the tense or of one word such as "before".
     """
     if (
         _text_changed(a, b)
@@ -162,7 +164,7 @@ def _text_changed(a: Parse, b: Parse) -> bool:
 
 
 def _given_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether both prompts have the same task, and other texts after it."""
+    """Tell whether both prompts have the same task, followed by different texts."""
     (task, text), (other_task, other_text) = a.given, b.given
     return bool(task) and task == other_task and text != other_text
 
@@ -204,21 +206,21 @@ _CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
 _CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
 
 _OTHERS = FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
-"""Words that change what a prompt asks for, if the other prompt has others of them or none. The
-last ones mean "until"."""
+"""Words that change what a prompt asks for, unless the other prompt has the same ones. The last
+ones mean "until"."""
 _BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
 """These words and those that Vietnamese puts before its question words."""
 _ADDED = stems_of("again too also more when where who whose")
 """Words that do so if they are all that one prompt has more: "When can I …?"."""
 _MODALS = stem_groups("can could may might would / should ought / must")
 _MANNER = stems_of("how what where which")
-"""After these words, other modals ask for the same: "How can I pay?", "How should I pay?"."""
+"""After these words, different modals ask the same: "How can I pay?", "How should I pay?"."""
 _HAVE = stems_of("have has")
 _COURTESY = stems_of("a an the please thanks thank hi hello hey ok okay kindly")
 
 
 def grammar_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether the prompts differ in nothing but their tense, or in one function word.
+    """Tell whether the prompts differ only in their tense, or only in one function word.
 
     "Is the king", "was the king"; "before the flight", "during the flight"; "can I edit", "can I
     still edit"; "should I go", "may I go".
@@ -323,7 +325,7 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
 
 _SEPARATING = frozenset(",;/&")
 _GIVES = re.compile(r":\s|\n")
-"""What is between a task and the text that it is about."""
+"""Matches what is between a task and the text that the task is about."""
 _FRAME = stems_of("""
     question query request message inquiry ask user customer client answer reply respond
     classify classification categorize categorise category intent intention label
@@ -332,16 +334,16 @@ _FRAME = stems_of("""
 _MOST_FRAME_CHARS = 400
 """Most characters of a template that only announces a question."""
 _LONGEST_FRAME = 3
-"""Most words of a frame around a question: "Question: …", "Classify the intent: …". A longer one
-makes all prompts alike."""
+"""The most words of a frame around a question: "Question: …", "Classify the intent: …". With a
+longer frame all prompts look alike."""
 
 
 @lru_cache(maxsize=256)
 def task_of(template: str) -> str:
-    """Return the digest of a template's words; "" for a mere frame, such as "Question:".
+    """Return the digest of a template's words, or "" for a short frame such as "Question:".
 
-    The answer to a framed text depends on what the text means, and not on its wording. A long
-    template is no frame.
+    A framed question is compared like a question alone: its answer depends on its meaning, and not
+    on its wording.
     """
     if len(template) > _MOST_FRAME_CHARS:
         return _digest([template])
@@ -423,7 +425,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
 def _parts(text: str, words: Sequence[Word], parted: re.Match[str]) -> tuple[str, str]:
     """Return digests of a task and of the text after it, if the task has a content word.
 
-    A frame and the question in it have only the first.
+    A question in a frame has only the first digest.
     """
     task = [word.text for word in words if word.end <= parted.start()]
     given = [word.text for word in words if word.start >= parted.end()]

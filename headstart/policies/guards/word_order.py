@@ -2,15 +2,15 @@
 
 The encoder's vectors of two such prompts are nearly equal, so they do not show the difference.
 
-- **Roles** (``roles_swapped``): "from A to B" against "from B to A".
+- **Roles** (``roles_swapped``): "from A to B" and "from B to A".
 - **Crossing** (``words_crossed``): "export from A, import into B" with A and B exchanged.
 
-For crossing, prompts that share nearly all their words must have these words in the same order.
-Some changes of the order mean nothing and are allowed: the items of a list, a phrase that moved, a
-compound ("date of birth", "birth date"), active and passive, a single adverb or question word. In
-prompts that share fewer words, only an exchange is a veto: each of two words is between the words
-that were beside the other one. Digits count as words, also those in "xxxx1" and "A1": a number must
-follow the same word in both prompts.
+For crossing, prompts with nearly the same words must have the common words in the same order. Some
+changes of the order do not change the meaning, and are allowed: in the items of a list, of a whole
+phrase, in a compound ("date of birth", "birth date"), between active and passive, of a single
+adverb or question word. In prompts with fewer common words, only an exchange is a veto: two words
+have each the neighbours that the other one has in the other prompt. Digits count as words, also
+those in "xxxx1" and "A1": a number must follow the same word in both prompts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 _ROLE_PREPOSITIONS = words_of("from to into onto than over by of for with before after")
 _DIRECTED = words_of("from than before after")
-"""Prepositions whose argument decides: with another argument it is another question. With the other
-prepositions it is another question only if the argument was exchanged with the words before."""
+"""With another argument of these prepositions, it is another question. With the other prepositions,
+it is another question only if the argument and the words before were exchanged."""
 _DETERMINERS = words_of(
     "a an the this that these those some any each every my your our his her its their"
 )
@@ -54,9 +54,9 @@ _ANYBODY = stems_of("person people one")
 DO = stems_of("do does did")
 _BINDING = stems_of("each every per first last")
 _MOST_ROLES = 24
-"""Most roles of a prompt: each of them is compared with each role of the other prompt."""
+"""The most roles of a prompt. Each is compared with each role of the other prompt."""
 _LONGEST_ARGUMENT = 3
-"""Most content words of an argument: "to the new savings account"."""
+"""The most content words of an argument: "to the new savings account"."""
 
 
 def roles(words: Sequence[Word]) -> tuple[Role, ...]:
@@ -82,7 +82,7 @@ def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
     while place < len(words) and words[place].text in _DETERMINERS:
         place += 1
     if place < len(words) and words[place].text.endswith("ing") and not words[place].capital:
-        # The word, not its stem: "from renewing" and "to renew" do not name the same place.
+        # Words are compared here, not stems: "from renewing" and "to renew" name no common place.
         return () if is_function_word(words[place].text) else (words[place].text,)
     argument = []
     for word in words[place : place + _LONGEST_ARGUMENT]:
@@ -93,9 +93,10 @@ def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
 
 
 def roles_swapped(a: Parse, b: Parse) -> bool:
-    """Veto when a preposition's arguments, or the nouns after "each" and "first", changed places.
+    """Veto if the arguments of prepositions, or the nouns after "each" and "first", were exchanged.
 
-    A change of order is not a swap: "At the pharmacy, can I …". ``crossing`` checks the order.
+    A phrase that only moved is no exchange: "At the pharmacy, can I …". ``words_crossed`` compares
+    the order.
     """
     if a.stems == b.stems:
         return False
@@ -119,7 +120,7 @@ def _bound(parse: Parse) -> set[tuple[str, str]]:
 
 
 def _way_turned(a: Parse, b: Parse) -> bool:
-    """Tell whether one prompt goes from X to Y, and one to X: "X to Y", "leaving Y for X"."""
+    """Tell whether one prompt goes from X to Y and the other to X: "X to Y", "leaving Y for X"."""
     if _GOALS.isdisjoint(a.stems) or _GOALS.isdisjoint(b.stems):
         return False
     others = _ways(b)
@@ -136,7 +137,7 @@ def _ways(parse: Parse) -> set[tuple[str, str]]:
 
 
 def _other_person_asked(a: Parse, b: Parse) -> bool:
-    """Tell whether one prompt asks who did it, and one to whom it was done."""
+    """Tell whether one prompt asks who did something, and the other to whom it was done."""
     if WHO.isdisjoint(a.stems) or a.content - _ANYBODY != b.content - _ANYBODY:
         return False
     one, other = _person_asked(a), _person_asked(b)
@@ -144,9 +145,10 @@ def _other_person_asked(a: Parse, b: Parse) -> bool:
 
 
 def _person_asked(parse: Parse) -> str | None:
-    """Return "doer" or "done to" for a question with "who", if its form tells.
+    """Return "doer" or "done to" for a question with "who", or None if its form is ambiguous.
 
-    "Who called Ann?", "Who was Ann called by?"; "Who did Ann call?", "Who was called by Ann?".
+    A doer: "Who called Ann?", "Who was Ann called by?". Done to: "Who did Ann call?", "Who was
+    called by Ann?".
     """
     stems = parse.stems
     for place, word in enumerate(stems):
@@ -180,7 +182,7 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
             ours, theirs = ours - theirs, theirs - ours
             if not (ours and theirs and ours <= words_b and theirs <= words_a):
                 continue
-            # "Dollars to euros" against "euros to dollars", with any words between.
+            # "Dollars to euros" and "euros to dollars", with any words between.
             crossed = theirs <= one.before and ours <= other.before
             if crossed or one.preposition in _DIRECTED:
                 return True
@@ -188,10 +190,9 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
 
 
 def _source_is_goal(a: Parse, b: Parse) -> bool:
-    """Tell whether ``a`` comes from a place to which only ``b`` goes.
+    """Tell whether ``a`` begins at a place at which only ``b`` ends.
 
-    Two places that each have a word of their own are different: "from my old phone", "to a new
-    phone".
+    Two places are different if each has a word of its own: "from my old phone", "to a new phone".
     """
     known = frozenset().union(*_arguments(a, "to"), *_arguments(b, "from"))
     return any(
@@ -212,19 +213,19 @@ LEAST_ALIKE = 0.85
 """Texts with this share of common words, or more, must have these words in the same order."""
 LEAST_ALIKE_LONG = 0.75
 LONG = 12
-"""Number of words of a long text, which can change more words and still be the same text,
-reordered."""
+"""From this number of words on, ``LEAST_ALIKE_LONG`` is used: a long text may change more words and
+still be a reordered version of the same text."""
 LEAST_COMPARABLE = 0.5
-"""Least share of common words of texts in which an exchange of two words is looked for."""
+"""The least share of common words at which an exchange of two words is searched."""
 MOST_WORDS = 40
-"""Most words between a common start and end that are compared block by block. With more of them
-any change in the order of the content words is a veto."""
+"""The most words between a common start and end that are compared block by block. Beyond that,
+every change in the order of the content words is a veto."""
 MOST_BLOCKS = 6
-"""Most blocks in another order for which a harmless cause is looked for."""
+"""The most blocks in another order for which a harmless cause is searched."""
 MOST_MOVED = 24
-"""Most words with changed neighbours that are compared pair by pair."""
+"""The most words with other neighbours that are compared pair by pair."""
 _LIST_REACH = 3
-"""Most words that the items of a list may share around it: "bacterial DNA and human DNA"."""
+"""The most words that the items of a list may have in common: "bacterial DNA and human DNA"."""
 
 _BE = stems_of("am is are was were be been being")
 _ARTICLES = stems_of("a an the this that these those some any")
@@ -239,7 +240,7 @@ _UNORDERED = (
         """
     )
 )
-"""The order of these words is grammar: "how do I", "what it is"."""
+"""Words whose place is a matter of grammar only: "how do I", "what it is"."""
 _JOINING = frozenset({"and", "or", "nor", "vs", "versus", ","})
 _PREPOSITIONS = stems_of("""
     about at by for with from to into onto in out on off over under up down through across via per
@@ -252,7 +253,7 @@ _OPENING = (_PREPOSITIONS - _NOT_OPENING) | stems_of(
     i you we they he she my your our his her their me next last every each
     """
 )
-"""Words that a phrase or clause begins with."""
+"""Words with which a phrase or clause begins."""
 _NOT_CLOSING = (
     _PREPOSITIONS | _JOINING | stems_of("i you we they he she my your our his her their me")
 )
@@ -264,12 +265,12 @@ _ROAMING = FOREIGN_QUESTIONS | stems_of(
     too then so just really quite very actually instead why when where
     """
 )
-"""Words that mean the same at any place in a sentence."""
+"""Words that mean the same at every place in a sentence."""
 _REQUESTS = stems_of("""
     activate cancel change close delay delete deliver download install join open redeem remove renew
     reset return track unblock unlock update upload verify withdraw
 """)
-"""Verbs that mean the same before their thing and after it."""
+"""Verbs that mean the same before and after their object: "cancel card", "card cancel"."""
 _PIECES = re.compile(r"\d+(?:\.\d+)*|[^\W\d_]+")
 _NUMBERS = number_values()
 
@@ -278,7 +279,7 @@ _Route: TypeAlias = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 class _OrderedText(NamedTuple):
-    """A text for comparison: the words whose order counts, with their places among all words."""
+    """A text for the comparison of order: the words whose order matters, and their places."""
 
     words: tuple[str, ...]
     every: tuple[str, ...]
@@ -291,12 +292,12 @@ class _OrderedText(NamedTuple):
     foreign: bool
 
     def between(self, end: int, start: int) -> tuple[str, ...]:
-        """Return all words between one that ends at ``end`` and one that starts at ``start``."""
+        """Return all words between a word that ends at ``end`` and one that starts at ``start``."""
         return self.every[self.places[end - 1] + 1 : self.places[start]]
 
 
 class _WordBlock(NamedTuple):
-    """A run of words that both texts have: ``first:last`` in one, ``start:end`` in the other."""
+    """Adjacent words that both texts have: ``first:last`` in one, ``start:end`` in the other."""
 
     first: int
     last: int
@@ -306,7 +307,7 @@ class _WordBlock(NamedTuple):
 
 
 def words_crossed(a: Parse, b: Parse) -> bool:
-    """Veto when the order of shared words differs in a way that could matter."""
+    """Veto if the common words have another order that may change the meaning."""
     if a.stems == b.stems:
         return False
     code = bool(a.signs and b.signs)
@@ -372,7 +373,7 @@ def _is_content(word: str) -> bool:
 
 
 def _reordered(one: _OrderedText, other: _OrderedText) -> bool:
-    """Tell whether the common words changed their order without a harmless cause."""
+    """Tell whether the common words have another order that no harmless change explains."""
     ours, theirs = one.words, other.words
     shorter = min(len(ours), len(theirs))
     start = 0
@@ -395,9 +396,9 @@ def _reordered(one: _OrderedText, other: _OrderedText) -> bool:
 
 
 def _any_inversion(ours: Sequence[str], theirs: Sequence[str]) -> bool:
-    """Tell whether content words changed their order.
+    """Tell whether content words have another order.
 
-    Each occurrence is matched with the same occurrence of the other text.
+    The first occurrence of a word is matched with its first one in the other text, and so on.
     """
     places = {word: place for place, word in enumerate(_numbered(theirs))}
     order = [places[word] for word in _numbered(ours) if word in places]
@@ -413,9 +414,9 @@ def _numbered(words: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def _runs(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Cover both texts with common runs, the longest first.
+    """Cover both texts with common runs of words, the longest first.
 
-    Return (place, other place, length) of each, in order.
+    Returns for each run (place, place in the other text, length), ordered by place.
     """
     where: dict[str, list[int]] = {}
     for place, word in enumerate(theirs):
@@ -458,7 +459,7 @@ def _replaced(
     bounds: tuple[int, int, int],
     blocks: Sequence[_WordBlock],
 ) -> bool:
-    """Find a replaced word, between the same words, that the other text has elsewhere too."""
+    """Tell whether a word between equal words was replaced by one that occurs elsewhere, too."""
     start, end, other_end = bounds
     edges = [
         _WordBlock(start, start, start, start),
@@ -481,7 +482,7 @@ def _replaced(
 
 
 def _explained(one: _OrderedText, other: _OrderedText, blocks: Sequence[_WordBlock]) -> bool:
-    """Tell whether harmless changes put the blocks of one text into the other's order."""
+    """Tell whether harmless changes alone turn the order of one text into that of the other."""
     left = _merged(blocks)
     while 1 < len(left) <= MOST_BLOCKS:
         simpler = _simplified(one, other, left)
@@ -510,7 +511,7 @@ def _merged(blocks: Sequence[_WordBlock]) -> list[_WordBlock]:
 def _simplified(
     one: _OrderedText, other: _OrderedText, blocks: list[_WordBlock]
 ) -> list[_WordBlock] | None:
-    """Undo one harmless change: blocks that it put into another order become one."""
+    """Undo one harmless change: join the blocks that it reordered. None if there is none."""
     ranks = {block: rank for rank, block in enumerate(sorted(blocks, key=lambda it: it.start))}
     windows = [
         (first, window)
@@ -539,7 +540,7 @@ def _joined(window: Sequence[_WordBlock]) -> _WordBlock:
 
 
 def _is_list(one: _OrderedText, other: _OrderedText, window: _WordBlock) -> bool:
-    """Tell whether both windows, with some words around them, list the same items."""
+    """Tell whether the window, with some words around it, lists the same items in both texts."""
     ours, theirs = one.words, other.words
     first, last, start, end, _ = window
     if not _lists_same(ours[first:last], theirs[start:end], split=False):
@@ -564,7 +565,7 @@ def _lists_same(ours: Sequence[str], theirs: Sequence[str], *, split: bool = Tru
         return sorted(chain(*items)) == sorted(chain(*their_items))
     if items != their_items:
         return False
-    # Commas alone may as well part coordinates or arguments, whose order counts.
+    # Commas alone may also separate coordinates or arguments, whose order matters.
     named = not all(word == "," for word in ours if word in _JOINING)
     return named or all(len(item) > 1 or (item[0].isalpha() and len(item[0]) > 1) for item in items)
 
@@ -589,12 +590,12 @@ def _means_nothing(one: _OrderedText, other: _OrderedText, window: Sequence[_Wor
 def _moved_freely(
     one: _OrderedText, other: _OrderedText, front: _WordBlock, back: _WordBlock
 ) -> bool:
-    """Tell whether two neighbours, exchanged, mean the same in either order."""
+    """Tell whether two exchanged neighbours mean the same in both orders."""
     if len(one.words) == len(other.words) == back.last - front.first and any(
         one.words[block.first : block.last][1:] == () and one.words[block.first] in _REQUESTS
         for block in (front, back)
     ):
-        return True  # "cancel my order", "my order cancel": a verb and its thing alone
+        return True  # "cancel my order", "my order cancel": only a verb and its object
     for block in (front, back):
         words = one.words[block.first : block.last]
         if len(words) == 1 and words[0] in _ROAMING:
@@ -606,9 +607,10 @@ def _moved_freely(
 
 
 def _is_phrase(text: _OrderedText, first: int, last: int) -> bool:
-    """Tell whether a phrase can move: it opens like one, and it governs no word after it.
+    """Tell whether some words are a phrase that can move.
 
-    In the other languages any word may follow, such as a part of the verb.
+    Such a phrase begins with a word of ``_OPENING``, and does not belong to the word after it. In
+    other languages any word may follow, such as a part of the verb.
     """
     opens, ends = text.words[first], text.words[last - 1]
     if text.foreign:
@@ -622,7 +624,7 @@ def _is_phrase(text: _OrderedText, first: int, last: int) -> bool:
 def _turned(
     one: _OrderedText, other: _OrderedText, front: _WordBlock, verb: _WordBlock, back: _WordBlock
 ) -> bool:
-    """Tell whether one text is passive and the other active: reversed order, and one "be … by"."""
+    """Tell whether one text is active and the other passive: reversed, and one has "be … by"."""
     return _is_passive(one, verb.first, verb.last, back.first) != _is_passive(
         other, verb.start, verb.end, front.start
     )
@@ -634,7 +636,7 @@ def _is_passive(text: _OrderedText, first: int, last: int, agent: int) -> bool:
 
 
 def _voice_changed(one: _OrderedText, other: _OrderedText) -> bool:
-    """Find "was invited by Bob" where the other text, in the same order, has "invited Bob"."""
+    """Tell whether one text has "was invited by Bob" where the other has "invited Bob"."""
     ours, theirs = set(_passives(one)), set(_passives(other))
     if bool(ours) == bool(theirs):
         return False
@@ -654,7 +656,7 @@ def _passives(text: _OrderedText) -> Iterator[tuple[str, str]]:
 
 
 def _reversed_route(one: _OrderedText, other: _OrderedText) -> bool:
-    """Veto "between A and B" for "from B to A": only the second has a direction."""
+    """Tell whether the texts have "between A and B" and "from B to A", which has a direction."""
     ours, theirs = one.route, other.route
     if ours is None or theirs is None or ours[0] == theirs[0]:
         return False
@@ -677,7 +679,7 @@ def _route(words: Sequence[str]) -> _Route | None:
 
 
 def _places_exchanged(one: _OrderedText, other: _OrderedText) -> bool:
-    """Find two words that changed places: each now has the neighbours of the other."""
+    """Tell whether two words changed places: each has the neighbours of the other one."""
     if any(_passives(one)) != any(_passives(other)):
         return False
     ours, theirs = one.spots, other.spots

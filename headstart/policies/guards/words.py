@@ -1,10 +1,10 @@
-"""Words, stems and function words, the parse of a prompt that all guards compare, and spellings.
+"""The parse of a prompt, which all guards compare; words, stems, function words, spellings, signs.
 
-The parse is made once, by ``table.parse_prompt``, and stored with the entry. Word vectors are kept
-in steps of four bits: 192 bytes a word at 384 dimensions, in storage. Measured against int8
-(``docs/how-a-hit-is-decided.md``), they take half the bytes and give the same verdict on 99 % of
-exchanged words. Projections to 128 dimensions (PCA, random, Hadamard) give the same verdict on only
-86 to 92 %.
+``table.parse_prompt`` makes the parse once, and it is stored with the entry. Word vectors are
+quantised to four bits for each dimension: a word takes 192 bytes in storage at 384 dimensions. This
+is half of int8, and gives the same verdict as int8 on 99 % of exchanged words
+(``docs/how-a-hit-is-decided.md``). Projections to 128 dimensions (PCA, random, Hadamard) were also
+measured: they give the same verdict on only 86 to 92 %.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 # --- the parse of a prompt ------------------------------------------------------------------------
 
 PARSE_VERSION = 6
-"""The version of parses and guards. Raise it whenever a stored parse or a guard's verdict could
-change its meaning. Stored prompts of another version are not compared, and older labels are
-forgotten. A new guard does not need that, since it only removes candidates, nor does a new field of
-the parse with a default."""
+"""The version of parses and guards. Raise it if a stored parse changes its meaning, or if a guard
+changes its verdicts. Then prompts of other versions are not compared any more, and older labels are
+dropped. A new guard needs no new version, because it only removes candidates; nor does a new field
+of the parse with a default."""
 MOST_VECTORS = 64
-"""Prompts with more different words keep no vectors: 12 KB an entry at 384 dimensions."""
+"""The most different words of a prompt whose word vectors are stored: 12 KB at 384 dimensions."""
 _LARGEST = 7
 _CLIP = 2.6
-"""The largest step is this multiple of the root mean square of a row. Rare outliers are cut off."""
+"""The largest quantised value is this multiple of the root mean square of a row. Rare outliers are
+clipped."""
 _ZERO = 8
-"""Is added to a step to make it a nibble. No step gives the nibble 0, which fills up the last
-byte."""
+"""The nibble of the quantised value 0. No value has the nibble 0, which fills up the last byte."""
 
 
 class Role(NamedTuple):
-    """A preposition between the content words before it and the words that it governs."""
+    """A preposition, with the content words before it and the words after it that it governs."""
 
     preposition: str
     before: frozenset[str]
@@ -53,15 +53,15 @@ class Role(NamedTuple):
 
 
 class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
-    """The facts for the guards. ``pack_parse`` makes 200 bytes of each word at 384 dimensions."""
+    """The facts of a prompt for the guards. Packed, it takes 200 bytes a word at 384 dimensions."""
 
     stems: tuple[str, ...]
     """Every word and number, in order."""
     content: frozenset[str]
     """The stems that carry content. Numbers are not among them: they have guards of their own."""
     vectors: bytes
-    """One int8 row for each different stem in order of appearance, in steps of -7 to 7.
-    Empty when there are too many words or the encoder did not see them all."""
+    """One int8 row for each distinct stem in order of appearance, with values from -7 to 7. Empty
+    if there are too many words, or if the encoder did not get all of them."""
     quantities: tuple[tuple[str, str], ...] = ()
     dates: tuple[str, ...] = ()
     roles: tuple[Role, ...] = ()
@@ -70,37 +70,36 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     negated: bool = False
     """Whether the number of negators is odd."""
     tone: frozenset[str] = frozenset()
-    """Words for problems, complaints and endings: they may mean a negation."""
+    """Whether the prompt complains, has a problem, or ends something (``negation.negations``)."""
     quantifiers: frozenset[str] = frozenset()
     limits: frozenset[str] = frozenset()
     degrees: frozenset[tuple[str, str]] = frozenset()
     names: tuple[str, ...] = ()
     symbols: frozenset[str] = frozenset()
     commas: tuple[int, ...] = ()
-    """Places of the stems that follow a comma, a semicolon, "/" or "&". Entries that were stored
-    before this field existed have none: in them, lists without "and" or "or" match only in the same
-    order."""
+    """The places of the stems that follow a comma, a semicolon, "/" or "&". Entries from before
+    this field existed have none: their lists without "and" or "or" match only in the same order."""
     asks: frozenset[str] = frozenset()
     """What is asked for: "when", "where", "who", "why", "count"."""
     joins: frozenset[tuple[str, str, str]] = frozenset()
     """Each "and" and "or" between the words that it joins."""
     signs: str = ""
-    """The signs of formulas and code. Entries that were stored before this field existed match no
-    prompt that has signs."""
+    """The signs of formulas and code. Entries from before this field existed match no prompt that
+    has signs."""
     spellings: frozenset[str] = frozenset()
-    """Words whose capitals matter as they are written, and quoted texts with their quotes."""
+    """Words whose capitals matter, as they are written, and quoted texts with their quotes."""
     bounds: frozenset[str] = frozenset()
-    """The bounds on numbers that include the number or not: ">=", ">", "<=", "<"."""
+    """The bounds on numbers: ">=", ">", "<=", "<"."""
     when: frozenset[str] = frozenset()
-    """Whether it is about a time "before", "after" or "at" the days, months and years it names."""
+    """The relations to the times that it names: "before", "after", "at"."""
     given: tuple[str, str] = ("", "")
-    """Digests of a task and of the text that it is about: what is before and after a colon or the
-    end of a line. Both are empty if the prompt has only one part. The second is empty if the first
-    is a frame around a question, such as "Question:"."""
+    """Digests of a task, and of the text that the task is about. A colon or the end of a line is
+    between them. Both are empty if the prompt has only one part. The second is empty if the first
+    only introduces a question, such as "Question:"."""
     foreign: bool = False
-    """Whether it is in another language than English, as far as its function words tell."""
+    """Whether its function words are of another language than English."""
     languages: frozenset[str] = frozenset()
-    """The languages that it may be in, such as "en". Empty: it has none of the function words."""
+    """The languages that it may be in, such as "en". Empty if it has no known function word."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -119,7 +118,10 @@ def unpack_parse(evidence: bytes) -> Parse:
 
 
 def quantize_rows(rows: NDArray[np.float32]) -> bytes:
-    """Return ``rows`` f32[n, d] as int8 steps. Each row has its own scale, which is dropped."""
+    """Return ``rows``, float32 [n, d], as int8 values from -7 to 7.
+
+    Each row has its own scale, which is not stored.
+    """
     mean_square = np.einsum("ij,ij->i", rows, rows) / np.float32(rows.shape[1])
     steps = rows * (_LARGEST / (_CLIP * np.sqrt(mean_square)))[:, None]
     np.rint(steps, out=steps)
@@ -146,14 +148,14 @@ def unit_rows(quantized: bytes, count: int) -> NDArray[np.float32]:
 
 
 def to_nibbles(quantized: bytes) -> bytes:
-    """Pack two steps into each byte, for storage."""
+    """Pack two quantised values into each byte, for storage."""
     nibbles = np.frombuffer(quantized + b"\xf8" * (len(quantized) % 2), np.uint8) + np.uint8(_ZERO)
     packed: bytes = (nibbles[0::2] << 4 | nibbles[1::2]).tobytes()
     return packed
 
 
 def from_nibbles(packed: bytes) -> bytes:
-    """Return the steps that ``to_nibbles`` packed."""
+    """Return the quantised values that ``to_nibbles`` packed."""
     pairs = np.frombuffer(packed, np.uint8)
     steps = np.stack((pairs >> 4, pairs & 15), axis=1).astype(np.int8) - np.int8(_ZERO)
     quantized: bytes = steps.tobytes()
@@ -191,7 +193,7 @@ class Word(NamedTuple):
 
 
 def word_texts(text: str) -> Iterator[str]:
-    """Yield the texts of a prompt's tokens, for callers that read only the first of them."""
+    """Yield the texts of a prompt's tokens, so that a caller can stop after the first ones."""
     tokens = _TOKEN.finditer(text.translate(_APOSTROPHES))
     return (match.group().lower() for match in tokens)
 
@@ -239,9 +241,9 @@ _VOWEL = re.compile("[aeiouy]")
 
 @lru_cache(maxsize=16_384)
 def stem(word: str) -> str:
-    """Return a crude stem, so that forms of a word are equal: plural, -ing, -ed, -ly, -ion.
+    """Return a crude stem, without the endings of plurals, -ing, -ed, -ly and -ion.
 
-    It is far weaker than Porter's on purpose: it joins only forms that an opposite never has.
+    It is far weaker than Porter's stemmer on purpose: opposites must never get the same stem.
     """
     if word.endswith("n't"):
         return word.replace("'", "")
@@ -276,7 +278,7 @@ def _without_suffix(word: str) -> str:
 
 
 def _bare(word: str) -> str:
-    """Drop a final e, and halve a double final consonant, in all forms: "cancelled", "call"."""
+    """Drop a final "e", and one of two equal final consonants, so that forms are equal."""
     if len(word) > 3 and word.endswith("e"):
         word = word[:-1]
     if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiou":
@@ -303,12 +305,12 @@ def stem_groups(groups: str) -> list[frozenset[str]]:
 
 
 def by_first_word(groups: str) -> dict[str, str]:
-    """Return groups of words, which "/" separates, by the first word of each."""
+    """Return the groups of words, separated by "/", under the first word of each group."""
     return {group.split()[0]: group for group in groups.split("/")}
 
 
 def rows_of(table: str) -> list[str]:
-    """Return the rows of a table, in which a line with more indentation continues a row."""
+    """Return the rows of a table. A line that is indented further continues the row before it."""
     return table.replace("\n        ", " ").strip().splitlines()
 
 
@@ -426,7 +428,7 @@ _ALSO_ENGLISH = words_of("""
     ai bin bit com con des die era eu fait far favor go ha hat hay hoe hun io lo mag man mia my os
     pan prima solo son sons ten ton u un van w war ya yo
 """)
-"""Words of other languages that are English, too. They do not show the language of a prompt."""
+"""Words of other languages that are also English words, so that they show no language."""
 CONTRASTS = """
     before until / after since once / while when during whenever / at / with
     before until / after since once / on at
@@ -447,8 +449,9 @@ CONTRASTS = """
     this / next coming / last past previous
     all / any
 """
-"""Function words that ask for other things in one place of a sentence, one row for each place.
-"What" and "when", "can" and "should" are left out: "How should I pay?" asks "How can I pay?"."""
+"""Function words that change the meaning if they are exchanged for another group of their row. Some
+pairs are left out, such as "can" and "should": "How should I pay?" asks the same as "How can I
+pay?"."""
 FOREIGN_CONTRASTS = """
     mein meine meinen meinem meiner / dein deine deinen deinem deiner / sein seine seinen seinem
         / unser unsere unserem unseren unserer / ihre ihren ihrem ihrer
@@ -484,7 +487,7 @@ FOREIGN_CONTRASTS = """
     hij / zij ze
     han / hon
 """
-"""The same for the other languages: owners, before and after, since and until, he and she."""
+"""The same for other languages: my and your, before and after, since and until, he and she."""
 FOREIGN_QUESTIONS = stems_of(
     """
     wann wo warum wie wieso quand où pourquoi comment quel quelle combien
@@ -547,16 +550,16 @@ Swedish "sex" mostly mean something else."""
 
 @lru_cache(maxsize=16_384)
 def is_function_word(word: str) -> bool:
-    """Tell words that carry grammar or courtesy from words that carry content: "don't", "l'"."""
+    """Tell whether a word carries no content, but only grammar or courtesy: "don't", "please"."""
     return word.endswith(("'", "n't")) or word.partition("'")[0] in _GRAMMAR
 
 
 def languages(words: Sequence[Word]) -> tuple[frozenset[str], bool]:
     """Return the languages that a prompt may be in, and whether it is in another one than English.
 
-    Its function words tell. They are of eight other languages in Latin script; a capital inside a
-    text shows a name: "Los Angeles". The set is empty if there is none of them, and has two
-    languages or more if they have nearly as many of the words.
+    The function words of English and of eight other languages in Latin script decide. Words with a
+    capital inside a text are names ("Los Angeles") and do not count. The set is empty without
+    function words; it has several languages if nearly as many words are of each.
     """
     found = {"en": 0}
     foreign = 0
@@ -578,19 +581,20 @@ def languages(words: Sequence[Word]) -> tuple[frozenset[str], bool]:
 
 
 def languages_differ(a: Parse, b: Parse) -> bool:
-    """Veto when the prompts are in different languages, so that their answers are, too."""
+    """Veto if the prompts are in different languages, because then the answers are, too."""
     return bool(a.languages and b.languages) and a.languages.isdisjoint(b.languages)
 
 
 def is_foreign_function_word(word: str) -> bool:
-    """Tell the function words of a prompt in another language."""
+    """Tell whether a word is a function word of another language than English."""
     return word in _LANGUAGES_OF
 
 
 def with_digits(words: Sequence[Word], spoken: frozenset[str]) -> list[Word]:
-    """Write the number words of these languages in digits.
+    """Replace the number words of the ``spoken`` languages by digits.
 
-    "Dos" is two in Spanish, and "of the" in Portuguese: the words that only one of them has tell.
+    Some number words mean something else in another language: "dos" is two in Spanish, and "of
+    the" in Portuguese. Words that only one of the languages has decide.
     """
     numbers: dict[str, str] = {}
     for language in spoken:
@@ -612,7 +616,7 @@ ABOUT_CASE = words_of("""
     caps capitalise capitalised capitalize capitalized capitalization capitalisation lowercase
     uppercase titlecase
 """)
-"""Beside these words, each capital letter matters."""
+"""In a prompt with one of these words, each capital letter matters."""
 _QUOTED = re.compile(
     r"""
       "([^"\n]{1,80})" | \u201c([^\u201d\n]{1,80})\u201d | `([^`\n]{1,80})`
@@ -621,16 +625,17 @@ _QUOTED = re.compile(
     re.VERBOSE,
 )
 LEAST_SENTENCE = 4
-"""Fewest words of a quoted sentence. A shorter quote is a term: no other term means the same."""
+"""The fewest words of a quoted sentence. A shorter quote is a term, which cannot be reworded."""
 _PASSWORD = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d_])\w{6,}")
-"""A word of letters and digits, such as a password. Shorter ones are mostly models: "S7", "mp4"."""
+"""Matches words of letters and digits, such as passwords. Shorter ones are mostly names of models:
+"S7", "mp4"."""
 SPELLED = re.compile(rf"[\"\u201c`]|(?<!\w)'|{_PASSWORD.pattern}|\b(?:US|IT|WHO|OR|AND|NOT|NO)\b")
-"""What a prompt has whose spelling may matter. Words in capitals are names or emphasised there, and
-function words otherwise."""
+"""Matches in every prompt whose spelling may matter: a quote, a password, or a function word in
+capitals, which may be a name ("IT") or emphasis ("NOT")."""
 
 
 def spellings(text: str, words: Sequence[Word], *, about_case: bool) -> frozenset[str]:
-    """Return the words whose capitals matter as they are written, and quoted texts in quotes."""
+    """Return the words whose capitals matter, as they are written, and quoted texts with quotes."""
     quoted = (next(filter(None, found.groups())) for found in _QUOTED.finditer(text))
     kept = {f'"{each}"' for each in quoted}
     shouted = text.isupper()
@@ -643,7 +648,7 @@ def spellings(text: str, words: Sequence[Word], *, about_case: bool) -> frozense
 
 
 def spellings_differ(a: Parse, b: Parse) -> bool:
-    """Veto when quoted texts differ, or a word has other accents, or other capitals that matter."""
+    """Veto if quoted texts differ, or if a word differs in accents or in capitals that matter."""
     written = bool(a.spellings or b.spellings)
     if written and (_quotes_differ(a, b) or _recased(a, b) or _recased(b, a)):
         return True
@@ -659,16 +664,20 @@ def spellings_differ(a: Parse, b: Parse) -> bool:
 
 
 def sentences_quoted(a: Parse, b: Parse) -> bool:
-    """Tell whether each prompt quotes sentences that the other lacks, and no other texts.
+    """Tell whether each prompt has quotes that the other has not, and all of these are sentences.
 
-    Such a sentence, as the message of a customer in a template, may be reworded. Only labels tell.
+    Such a sentence, for example a customer's message in a template, may be reworded: only labels
+    can show whether the answers are the same.
     """
     only_a, only_b = _other_quotes(a, b)
     return bool(only_a and only_b) and all(map(_is_sentence, only_a | only_b))
 
 
 def _other_quotes(a: Parse, b: Parse) -> tuple[set[str], set[str]]:
-    """Return the quotes that the other prompt lacks. Both are empty if a prompt has no quotes."""
+    """Return for each prompt the quotes that the other does not have.
+
+    Both sets are empty if one of the prompts has no quotes.
+    """
     quotes_a, quotes_b = ({each for each in side.spellings if each[0] == '"'} for side in (a, b))
     if not quotes_a or not quotes_b:
         return set(), set()
@@ -680,7 +689,7 @@ def _is_sentence(quote: str) -> bool:
 
 
 def _quotes_differ(a: Parse, b: Parse) -> bool:
-    """Tell whether both quote texts, and one quotes a term that the other lacks."""
+    """Tell whether both prompts quote something, and one quotes a term that the other does not."""
     only_a, only_b = _other_quotes(a, b)
     if not (only_a or only_b):
         return False
@@ -698,11 +707,11 @@ def _recased(a: Parse, b: Parse) -> bool:
 
 
 _LEFT_OUT = "\u0300\u0301\u0302"
-"""Accents that many leave out in their own language: grave, acute and circumflex."""
+"""Accents that many people leave out in their own language: grave, acute and circumflex."""
 
 
 def _plain(word: str, accents: str | None = None) -> str:
-    """Return the stem of a word without these accents, or without any."""
+    """Return the stem of a word without ``accents``, or, if that is None, without all accents."""
     parts = unicodedata.normalize("NFD", word)
     marks = unicodedata.combining if accents is None else accents.__contains__
     return unicodedata.normalize("NFC", stem("".join(part for part in parts if not marks(part))))
@@ -721,7 +730,8 @@ _FORMATTING = re.compile(
     r"|[<{\[]\w[\w ]*[>}\]]|[>\\]\s*\Z",
     re.MULTILINE,
 )
-"""Bullets, quotes, bold text, placeholders such as "[name]", and a slip at the end."""
+"""Matches bullets, quotes, bold text, placeholders such as "[name]", and a stray sign at the
+end."""
 _FORMULA = re.compile(
     r"""
       [*^=<>|\\{}\[\]] | && | !(?==) | ```
@@ -733,25 +743,26 @@ _FORMULA = re.compile(
     """,
     re.VERBOSE,
 )
-"""Signs that prose does not have."""
+"""Matches signs that do not occur in prose."""
 _SIGN = re.compile(
     r"[+*^=<>|\\{}\[\]()~] | && | !(?==) | [-/](?![^\W\d]{2}) | (?<![^\W\d]{2})[-/]", re.VERBOSE
 )
-"""Signs that count beside those. A hyphen or a slash between two words does not."""
+"""Matches each sign of a text that has a match of ``_FORMULA``. A hyphen or a slash between two
+words is none."""
 
 MAY_BE_FORMULA = re.compile(
     rf"[-+*/^=<>`|\\{{}}\[\]()&{''.join(_OTHER_SIGNS)}]|\d [pmt]", re.IGNORECASE
 )
-"""What every formula has, and little prose."""
+"""Matches in every formula, and in little prose."""
 
 
 def signs(text: str) -> str:
-    """Return the signs of a formula or of code, in their order; nothing for prose."""
+    """Return the signs of a formula or of code, in their order; "" for prose."""
     plain = _FORMATTING.sub("", text.translate(_SAME_SIGN))
     plain = _SPOKEN.sub(lambda found: _SPOKEN_SIGNS[found[0].lower()], plain)
     return "".join(_SIGN.findall(plain)) if _FORMULA.search(plain) else ""
 
 
 def signs_differ(a: Parse, b: Parse) -> bool:
-    """Veto unless both prompts have the same signs in their formulas and code."""
+    """Veto unless both prompts have the same signs of formulas and code, in the same order."""
     return a.signs != b.signs

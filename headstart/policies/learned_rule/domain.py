@@ -1,8 +1,8 @@
-"""A learning domain: all that is learned from the requests of one scope, path and route.
+"""A learning domain: everything that is learned from the requests of one scope, path and route.
 
-``Domain`` has a ``DomainState`` and the statistics of its entries. A ``DomainState`` is a value:
-each label makes a new one from the old one. A snapshot saves a domain. A program that writes
-snapshots of another version refuses to read it.
+``Domain`` has a ``DomainState`` and the statistics of its entries. A ``DomainState`` is immutable:
+each label makes a new one from the old one. A snapshot saves a domain; a program of another
+snapshot version refuses to read it.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ if TYPE_CHECKING:
 
 
 _NEGLIGIBLE = 0.02
-"""A pair with a smaller residual changes nothing, because the model knew the result. Otherwise the
-many such pairs would outweigh the others."""
+"""A pair with a smaller residual does not change the model, which has predicted it well. There are
+many such pairs; together they would outweigh the others."""
 _LEAST_SCORE = -4.0
 _LEAST_REMAINDER = 0.2
-"""The least value of 1 - leverage by which we divide. A row with a high leverage nearly decides its
-own score, and one Newton step back would be far too large for it."""
+"""The least value of 1 - leverage by which ``memory_scores`` divides. A row with a high leverage
+nearly determines its own score, so its Newton step back would be far too large."""
 
 
 # --- the state and its changes --------------------------------------------------------------------
 
 
 class LabelCounts(msgspec.Struct, frozen=True, array_like=True):
-    """The labels by their use."""
+    """The numbers of labels of each use."""
 
     labels: int = 0
     unsure: int = 0
@@ -113,9 +113,9 @@ class DomainState(msgspec.Struct, frozen=True):
     curve: ErrorCurve
     alarm: Alarm = Alarm()
     alarmed: bool = False
-    """True: nothing is served until enough labels have come after the alarm."""
+    """True from an alarm until there are enough new labels. Meanwhile nothing is served."""
     learned_pairs: int = 0
-    """Pairs learned since the start or the last alarm that no guard had vetoed."""
+    """Pairs without a guard's veto that were learned since the start or the last alarm."""
     since_update: int = 0
     counts: LabelCounts = LabelCounts()
     near_misses: NearMissCounts = NearMissCounts()
@@ -128,7 +128,7 @@ class DomainState(msgspec.Struct, frozen=True):
 
 
 def initial_state() -> DomainState:
-    """Return the state of a domain without labels. Its model is sceptical of all but similarity."""
+    """Return the state of a domain without labels: its model is the prior."""
     prior = Posterior(PRIOR_MEAN.copy(), np.eye(len(PRIOR_MEAN)) * PRIOR_VARIANCE)
     return DomainState(prior, no_memory(), (), no_curve())
 
@@ -140,7 +140,7 @@ def add_counts(state: DomainState, **more: int) -> DomainState:
 
 
 def noise_of(state: DomainState, error_limit: ErrorLimit) -> JudgeNoise:
-    """Return the noise of the judge, with the false disagreement that null audits have shown."""
+    """Return the error rates of the judge. Null audits have measured its false disagreement."""
     return error_limit.judge.measured(state.counts.nulls, state.counts.nulls_different)
 
 
@@ -169,7 +169,7 @@ def learn(
 
 
 def count_audit(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> DomainState:
-    """Count one audit; raise the alarm if chance cannot explain that the promise is broken."""
+    """Count one audit; raise the alarm if the error target is missed by more than chance."""
     state = add_counts(state, audits=1, audits_wrong=int(not same))
     alarm = state.alarm.count_audit(same=same)
     state = msgspec.structs.replace(state, alarm=alarm)
@@ -178,7 +178,10 @@ def count_audit(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> D
 
 
 def raise_alarm(state: DomainState) -> DomainState:
-    """Return a state that serves nothing, has no memory, doubts its model and starts to learn."""
+    """Return a state that serves nothing and learns anew.
+
+    The memory is empty. The model stays, but with a larger variance.
+    """
     model = state.model
     wider = model.covariance + 0.5 * np.eye(len(model.mean))
     return msgspec.structs.replace(
@@ -215,8 +218,8 @@ def memory_scores(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the cautious scores of all remembered candidates, and the probabilities of "same".
 
-    Each is computed as if its own label was not learned. A model that is tested on labels that it
-    has seen shows fewer errors than it will make.
+    Each is computed as if the candidate's own label had not been learned: on labels that it has
+    learned, a model shows fewer errors than it will make later.
 
     One Newton step back (Pregibon 1981, "Logistic Regression Diagnostics"): a label with slope r
     and curvature w has moved its own score, whose variance is v, by v r / (1 - v w). The product
@@ -261,7 +264,7 @@ RARELY_SERVED = 0.01
 
 
 class SnapshotError(HeadstartError, ValueError):
-    """A snapshot cannot be used here; the message says why and what to do."""
+    """A snapshot that cannot be used. The message says why, and what to do."""
 
 
 class _Array(msgspec.Struct, array_like=True):
@@ -277,7 +280,7 @@ class _SnapshotHead(msgspec.Struct):
 
 
 class _Snapshot(_SnapshotHead):
-    """The encoded fields; ``name=`` is a field's name in the file, if it was renamed later."""
+    """The encoded fields. ``name=`` is the name in the file, if the field was renamed later."""
 
     model: tuple[_Array, ...]
     memory: tuple[_Array, ...]
@@ -291,7 +294,7 @@ class _Snapshot(_SnapshotHead):
     entries: dict[str, tuple[str, float, float]] = msgspec.field(name="standings")
     sketches: SketchLabels = SketchLabels()
     near_misses: NearMissCounts | None = msgspec.field(name="tripwire", default=None)
-    """None in snapshots that were written before near misses were counted."""
+    """None in snapshots from before near misses were counted."""
 
 
 def dump_snapshot(state: DomainState, entries: EntryStatsTable, version: str) -> bytes:
@@ -336,8 +339,8 @@ def load_snapshot(
 ) -> tuple[DomainState, EntryStatsTable]:
     """Read what ``dump_snapshot`` wrote. Raises SnapshotError if it is damaged or outdated.
 
-    ``exact`` also refuses a snapshot of a cold start in which near misses were not yet counted:
-    its labels, applied again, lead to another state.
+    ``exact`` also refuses a cold-start snapshot without counts of near misses: to apply its labels
+    again would lead to another state.
     """
     with _decoding():
         head = msgspec.msgpack.decode(data, type=_SnapshotHead)
@@ -399,15 +402,15 @@ class LabelEffect(Frozen):
     """The effect of one label."""
 
     used: bool = True
-    """False for a label of another version, or a label that says nothing new."""
+    """False if the label is of another version or says nothing new."""
     alarm: bool = False
     """The label raised the alarm."""
     redrawn: bool = False
     """The threshold was computed again."""
     rule: Rule = Rule.COLD_START
-    """The rule in force after it."""
+    """The rule in force after the label."""
     threshold: float | None = None
-    """The threshold in force after it: of the score, or at cold start of the similarity."""
+    """The threshold after the label: of the score or, at cold start, of the similarity."""
     trust: Trust = Trust.STRICT
     """How far the cold-start threshold is trusted after the label."""
 
@@ -422,36 +425,36 @@ class DomainStatus(Frozen, omit_defaults=False):
     """Labelled candidates in memory."""
     rule: Rule
     threshold: float | None
-    """The threshold of the score, at cold start of the similarity; None: nothing qualifies."""
+    """The threshold of the score or, at cold start, of the similarity. None: nothing is served."""
     trust: Trust
     """How far the cold-start threshold is trusted."""
     near_misses: int
-    """Compared misses whose neighbour was nearly similar enough for the cold start."""
+    """Compared misses with a neighbour that was nearly similar enough for the cold start."""
     near_misses_different: int
-    """Near misses that had another answer: they decide about ``trust``."""
+    """The near misses whose answers differed. Their share determines ``trust``."""
     alarm: bool
     alarms: int
     audits: int
     audits_wrong: int
     nulls: int
     false_disagree: float
-    """The judge's share of false disagreement that null audits have shown."""
+    """The judge's rate of false disagreement, as null audits measured it."""
     serves: float
-    """Share of the remembered candidates that the rule in force serves."""
+    """The share of the remembered candidates that the rule in force serves."""
     cold_start_serves: float
-    """Share that the cold-start rule would have served. If it is above ``serves``, that rule was
-    too lax here."""
+    """The share that the cold-start rule would serve. If it is larger than ``serves``, the
+    cold-start rule is too lax for this domain."""
     error: float | None
-    """Estimated share of wrong answers among the served ones."""
+    """The estimated share of wrong answers among the served ones."""
     bound: float | None
-    """Its upper bound, with the promise's confidence."""
+    """The upper confidence bound of ``error``, with the confidence of the error target."""
 
 
 class Domain:
-    """The learned state of one domain. Not thread-safe. Applying labels is deterministic.
+    """The learned state of one domain. Not thread-safe. The same labels lead to the same state.
 
-    ``prior`` is the snapshot of another domain to start from: all but its statistics of single
-    entries. Raises SnapshotError if its version differs.
+    ``prior`` is the snapshot of another domain to start from, without its statistics of entries.
+    Raises SnapshotError if its version differs.
     """
 
     def __init__(
@@ -463,11 +466,12 @@ class Domain:
         self._state = initial_state()
         self._least: tuple[ErrorCurve, float | None] | None = None
         self._hopeful = False
-        """At the last update no threshold kept the promise, and a worse judge would explain it."""
+        """At the last update no threshold met the error target, which errors of the judge may
+        explain (``_judge_may_explain``)."""
         self.asked_twice = 0
-        """The misses that this process has asked twice. Labels of them may fail to come."""
+        """The misses that this process has asked twice. Not all of them lead to a label."""
         self._gate: tuple[object, GateCounts, float] | None = None
-        """The gate, and the state and the counts from which it follows."""
+        """The gate, after the state and the counts from which it was computed."""
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
             self._state = redraw_curve(self._state, error_limit)
@@ -503,7 +507,7 @@ class Domain:
 
     @property
     def trust(self) -> Trust:
-        """How far the cold-start threshold is trusted, by the near misses so far."""
+        """How far the cold-start threshold is trusted, given the near misses so far."""
         limit = self.error_limit
         return self._state.near_misses.trust(
             limit.max_error,
@@ -512,20 +516,20 @@ class Domain:
         )
 
     def lifts_soft_guards(self, max_error: float | None = None) -> bool:
-        """Tell whether the pairs that only a soft guard vetoes keep the target, as labels show."""
+        """Tell whether labels show that pairs that only soft guards veto meet the target."""
         target = min(max_error or self.error_limit.max_error, self.error_limit.max_error)
         judged = _judged_different(target, self._state, self.error_limit)
         return self._state.near_misses.lifts_soft_guards(judged)
 
     @property
     def alarmed(self) -> bool:
-        """True from an alarm until enough labels came after it: nothing may be served."""
+        """True from an alarm until there are enough new labels. Meanwhile nothing is served."""
         return self._state.alarmed
 
     def threshold(self, max_error: float | None = None) -> float | None:
         """Return the least score (at cold start: similarity) of a hit; None: serve nothing.
 
-        A ``max_error`` that is laxer than the promise counts as the promise.
+        ``max_error`` is a stricter target than that of the domain. A laxer one has no effect.
         """
         target = self.error_limit.max_error if max_error is None else max_error
         target = min(target, self.error_limit.max_error)
@@ -537,13 +541,13 @@ class Domain:
 
     @property
     def sketch_labels(self) -> SketchLabels:
-        """The labels by the similarity of the question's nearest sketch."""
+        """The numbers of labels by the similarity of the nearest sketch."""
         return self._state.sketches
 
     def gate(self, counts: GateCounts) -> float:
-        """Return the least similarity of sketches of a question that is worth encoding.
+        """Return the gate: from this similarity to the nearest sketch on, a question is encoded.
 
-        ``counts`` is what this process has seen at the gate.
+        ``counts`` has the questions that this process has seen at the gate.
         """
         known = self._gate
         if known is None or known[0] is not self._state or known[1] is not counts:
@@ -559,12 +563,12 @@ class Domain:
 
     @property
     def noise(self) -> JudgeNoise:
-        """The known errors of the judge."""
+        """The error rates of the judge, as far as they are known."""
         return noise_of(self._state, self.error_limit)
 
     @property
     def least_served(self) -> float | None:
-        """The lowest similarity of a hit now, except for one hit in a hundred.
+        """The similarity that 99 % of the hits reach under the present rule.
 
         None while there is no learned rule, or if it serves nothing.
         """
@@ -586,7 +590,7 @@ class Domain:
         return curve.threshold(target, self.error_limit.margin)
 
     def audit_rate(self, least: float = MIN_AUDIT_RATE) -> float:
-        """Return the share of hits to audit now. It falls with each audit, down to ``least``."""
+        """Return the share of hits to audit now. Each audit lowers it, down to ``least``."""
         made = self._state.counts.audits
         return max(least, MAX_AUDIT_RATE / sqrt(1 + made / AUDITS_HALF_LIFE))
 
@@ -595,14 +599,14 @@ class Domain:
         return EARLY_NULL_RATE if self._state.counts.nulls < NULLS_WANTED else 0.0
 
     def repeat_rate(self, verdict: Verdict, entry: str) -> float:
-        """Return the share of such misses to ask twice now; the two answers are a null audit.
+        """Return the share of misses like this one to ask twice. The two answers are a null audit.
 
-        Only pairs with the similarity and the score of a hit count. After the first ones only while
-        nothing may be served, and a worse judge, which the null audits do not rule out, would
-        explain that.
+        Only a miss whose neighbour has nearly the similarity and the score of a hit is asked twice.
+        The first ``FIRST_REPEATS`` null audits are always wanted. Further ones are wanted only
+        while nothing may be served and errors of the judge may be the reason.
         """
         counts, limit = self._state.counts, self.error_limit
-        # Where the judge is never sure, or no label can be written, more of them do not help.
+        # If the judge is never sure, or labels cannot be written, more null audits do not help.
         asked = max(counts.nulls + counts.nulls_unsure, self.asked_twice)
         if limit.max_error < REPEATS_TARGET or counts.labels < REPEATS_FROM:
             return 0.0
@@ -617,7 +621,10 @@ class Domain:
         return wanted if score >= REPEAT_SCORE else 0.0
 
     def _judge_may_explain(self) -> bool:
-        """Tell whether a worse judge would explain that no threshold keeps the promise."""
+        """Tell whether errors of the judge may be the reason that no threshold meets the target.
+
+        Then there would be a threshold if the judge was as bad as the null audits still allow.
+        """
         state, limit, counts = self._state, self.error_limit, self._state.counts
         if not FIRST_REPEATS <= counts.nulls < MOST_REPEATS or not len(state.memory):
             return False
@@ -628,17 +635,18 @@ class Domain:
         return self._learned_threshold(limit.max_error, curve) is not None
 
     def entry_stats(self, entry: str) -> EntryStats:
-        """Return an entry's answer group and offset."""
+        """Return the answer group and the offset of an entry."""
         return self._entries.of(entry)
 
     def score(self, features: NDArray[np.float64], entry: str) -> float:
-        """Return the log-odds that an entry's answer is the same, less the uncertainty."""
+        """Return the cautious log-odds that an entry's answer is right: less the uncertainty."""
         return cautious_score(self._state.model, features, self._entries.of(entry).offset)
 
     def contributions(self, features: bytes) -> dict[str, float]:
-        """Return the share of each feature in the score, largest first.
+        """Return the part of each feature in the score, the largest first.
 
-        ``uncertainty`` is the share that caution took off. The entry's own offset is left out.
+        ``uncertainty`` is the part that is subtracted out of caution. The entry's own offset is
+        left out.
         """
         row = unpack_features(features)
         shares = row * self._state.model.mean
@@ -647,7 +655,7 @@ class Domain:
         return dict(sorted(named.items(), key=lambda item: -abs(item[1])))
 
     def apply(self, label: Label) -> LabelEffect:
-        """Learn one label. Labels must come in the store's order."""
+        """Learn one label. Labels must be applied in the order of the store."""
         before = self._state
         used = self._apply(label)
         state = self._state
@@ -687,7 +695,7 @@ class Domain:
         self._count_near_miss(label)
         self._count_sketch(label)
         self._state, residual, weight = learn(
-            self._state, row, self.error_limit, vetoed=_by_guard(label.veto)
+            self._state, row, self.error_limit, vetoed=_is_hard_guard(label.veto)
         )
         if weight:
             self._entries.learn(label.entry, residual, weight)
@@ -696,12 +704,12 @@ class Domain:
         return True
 
     def _count_near_miss(self, label: Label) -> None:
-        """Count a compared miss or an audited hit that tells how far the cold start may go.
+        """Count a compared miss or an audited hit that is near the cold-start threshold.
 
-        The verdicts of people do not count: people choose the answers that they judge.
+        The verdicts of people do not count, because people choose which answers they judge.
         """
         compared = label.source in (LabelSource.MISS, LabelSource.AUDIT)
-        if label.same is None or not compared or _by_guard(label.veto):
+        if label.same is None or not compared or _is_hard_guard(label.veto):
             return
         near_misses = self._state.near_misses
         if is_near_miss(label.similarity, self.error_limit.max_error):
@@ -713,12 +721,12 @@ class Domain:
     def _count_sketch(self, label: Label) -> None:
         """Count a label for the gate. A pair that a guard vetoed cannot be a hit."""
         if label.sketch is not None:
-            same = bool(label.same) and not _by_guard(label.veto)
+            same = bool(label.same) and not _is_hard_guard(label.veto)
             sketches = self._state.sketches.with_label(label.sketch, same=same)
             self._state = msgspec.structs.replace(self._state, sketches=sketches)
 
     def status(self) -> DomainStatus:
-        """Return the state of the domain. It takes about as long as a threshold update."""
+        """Return the status of the domain. It takes about as long as a threshold update."""
         state, counts, threshold = self._state, self._state.counts, self.threshold()
         serves, cold, error, bound = self._shares(threshold)
         return DomainStatus(
@@ -744,7 +752,7 @@ class Domain:
         )
 
     def _shares(self, threshold: float | None) -> tuple[float, float, float | None, float | None]:
-        """Return the shares served now and at cold start, the error and its bound."""
+        """Return the shares served by the present and the cold-start rule, the error, its bound."""
         memory, curve = self._state.memory, self._state.curve
         total = float(memory.mass.sum())
         if not total:
@@ -763,8 +771,8 @@ class Domain:
         return float(memory.mass[scores >= threshold].sum()) / total, cold, error, bound
 
 
-def _by_guard(veto: str | None) -> bool:
-    """Tell whether this is the veto of a guard that the learned rule obeys."""
+def _is_hard_guard(veto: str | None) -> bool:
+    """Tell whether a veto is that of a guard which the learned rule always obeys."""
     return veto is not None and veto not in OWN_VETOES | SOFT_GUARDS
 
 

@@ -1,4 +1,4 @@
-"""The error limit that the learned rule keeps, the constants with their reasons, the cold start.
+"""The error limit of the learned rule, its constants with their reasons, and the cold start.
 
 The algorithm is described in ``docs/safe-hits.md``.
 
@@ -39,7 +39,7 @@ _THRESHOLDS = ((0.005, 0.97), (0.01, 0.94), (0.02, 0.90), (0.05, 0.86), (0.10, 0
 STRICT = 0.98
 """The similarity that a hit needs until enough near misses were compared."""
 BAND = 0.10
-"""A miss within this distance below the threshold tells something about the hits above it."""
+"""A miss is a near miss if its similarity is at most this much below the threshold."""
 ENOUGH_COMPARED = 15
 """Number of near misses after which their share of different answers is trusted."""
 DOUBTFUL = 0.05
@@ -54,9 +54,9 @@ target of 10 %, less similar pairs are compared, and more of them have different
 
 
 DOUBT = 2
-"""The pairs that only soft guards vetoed count as if this number more had different answers. So
-with a target of 2 %, the answers of 98 compared pairs must be equal before such pairs are served,
-or those of 147 of 148. With 1, 16 of 452 such hits were wrong in a template with messages."""
+"""The number of different answers that is added for pairs that only soft guards veto. So with a
+target of 2 %, such pairs are served only after 98 compared pairs with equal answers, or 147 of 148.
+With the value 1, 16 of 452 such hits were wrong in a template with messages."""
 
 
 class Trust(StrEnum):
@@ -90,7 +90,7 @@ class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
         return replace(self, vetoed=self.vetoed + 1, vetoed_different=vetoed_different)
 
     def lifts_soft_guards(self, share: float) -> bool:
-        """Tell whether at most this share of the pairs that soft guards veto differ."""
+        """Tell whether at most this share of the pairs that only soft guards veto differ."""
         return self.vetoed_different + DOUBT <= share * (self.vetoed + DOUBT)
 
     def trust(
@@ -126,7 +126,7 @@ def cold_start_threshold(max_error: float, trust: Trust = Trust.FULL) -> float |
 
 
 def is_near_miss(similarity: float, max_error: float) -> bool:
-    """Tell whether a refused neighbour is similar enough to say something about hits."""
+    """Tell whether a refused neighbour is a near miss (``BAND``)."""
     threshold = cold_start_threshold(max_error)
     return threshold is not None and similarity >= threshold - BAND
 
@@ -167,8 +167,8 @@ class JudgeNoise(Frozen):
     def measured(self, nulls: int, different: int) -> JudgeNoise:
         """Return the noise after null audits, of which the judge called some answers different.
 
-        ``false_disagree`` stays as it is while the audits do not contradict it, because a few of
-        them are less exact than it is.
+        ``false_disagree`` stays as it is while the audits do not contradict it, because a few
+        audits are less exact than the default.
         """
         share, deviation = self._false_disagree(nulls, different)
         known = self.false_disagree
@@ -184,8 +184,8 @@ class JudgeNoise(Frozen):
     def _false_disagree(self, nulls: int, different: int) -> tuple[float, float]:
         """Return the mean of the share after null audits, and its standard deviation.
 
-        The deviation is that of the known share, if this is larger: a hundred audits without a
-        difference are no surprise.
+        The deviation is at least that of the known share, because a hundred audits without a
+        difference are not surprising.
         """
         weight = NULL_STRENGTH + nulls
         mean = (self.false_disagree * NULL_STRENGTH + different) / weight
@@ -239,14 +239,14 @@ BIN_PRIOR = 2 * 40 / BINS
 """The weight of the model's own estimate of the error: it counts as this number of labels in each
 bin, because one or two labels prove nothing."""
 LOWEST_SCORE = -3.0
-"""Candidates with a lower score are left out: they are wrong with odds of 20 to 1, so they say
-nothing about the threshold."""
+"""Candidates with a lower score are left out. They are wrong with odds of 20 to 1, so they do not
+show where the threshold must be."""
 MIN_LABELS = 200
-"""Fewest labels with which the learned rule decides, if it has a threshold that keeps the
-promise."""
+"""With this number of labels the learned rule decides if it has a threshold that meets the
+target."""
 ENOUGH_LABELS = 800
-"""With this number of labels the learned rule decides in any case: if no threshold keeps the
-promise, it serves nothing."""
+"""With this number of labels the learned rule decides in any case. If no threshold meets the
+target, it serves nothing."""
 CAUTION = 0.5
 """Number of standard deviations that are subtracted from the score."""
 FORGETTING = 0.9998
@@ -280,7 +280,7 @@ LOWER, HIGHER = 2.0, 1.3
 higher. Two answers to one question differ less than answers to two wordings, so a low result says
 less."""
 MOST_FALSE_DISAGREE = 0.5
-"""More is not believed: such a judge would tell nothing."""
+"""A higher rate is not believed, because a judge with such a rate would be useless."""
 REPEATS_TARGET = 0.02
 """The least error target with which misses are asked twice. A few hundred null audits measure the
 judge's errors to about 0.015, which is too rough for a stricter target: at 0.01, 1.6 % and 1.8 % of
@@ -307,4 +307,4 @@ SOFT_GUARDS = frozenset({"substitution"})
 (``DOUBT``). Under the learned rule their result is one of the features: if one answer serves many
 wordings, four of five exchanged words change nothing, and labels show which."""
 OWN_VETOES = frozenset({"threshold", "unlearned", "unqualified", "alarm", "unrelated"})
-"""Vetoes of the rule itself, not of a guard."""
+"""The vetoes of the rule itself, and not of a guard."""

@@ -228,7 +228,7 @@ class EntryStatsTable:
         self._bound()
 
     def join(self, entry: str, neighbor: str) -> None:
-        """Put a new entry into the answer group of the neighbour it was judged equal to."""
+        """Put a new entry into the answer group of a neighbour with the same answer."""
         if entry in self._rows:
             return
         group, _, _ = self._rows[neighbor] = self._take_row(neighbor)
@@ -296,9 +296,9 @@ def update_posterior(
 ) -> tuple[Posterior, float, float]:
     """Learn one row; return the model, the label's residual and its weight.
 
-    The likelihood takes account of the judge's errors. So if the model is sure that the answers are
-    the same, a label "different" counts little. Otherwise, with a judge that errs in one of ten
-    cases, the model would become unsure exactly where it must tell an error rate of 1 % from 0.
+    The likelihood includes the judge's errors. So if the model is sure that the answers are the
+    same, a label "different" changes it only a little. Otherwise a judge that errs in one of ten
+    cases would make the model unsure exactly where it must distinguish an error rate of 1 % from 0.
     """
     features = row.features
     probability = float(1 / (1 + np.exp(-(features @ model.mean + row.offset))))

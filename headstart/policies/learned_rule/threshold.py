@@ -12,12 +12,12 @@ rate with a Beta(1, 9) mixture. The certificate rules out rates with a Beta(1, 9
 are drawn uniformly. A certificate assumes that the rate was stable while they were made.
 
 **Which pairs are compared.** The fresh answer to a miss may be compared with the neighbour's
-answer. The probability of that depends on the CPU time that is left, because a comparison may need
-the encoding of an answer, which costs more than all other work for a miss. With enough CPU time,
-nearly all pairs are compared. With less, pairs near the boundary between serving and not serving
-are preferred, because only they show where the threshold must be. The probability never depends on
-the answers, and each label also counts for the pairs that were not drawn. So with fewer comparisons
-the same rule is learned, only more slowly.
+answer. A comparison may need the encoding of an answer, which costs more than all other work for a
+miss, so pairs are drawn with a probability that depends on the CPU time that is left. With enough
+CPU time, nearly all pairs are compared. With less, pairs near the threshold are preferred, because
+only they show where the threshold must be. The probability never depends on the answers, and each
+label also counts for the pairs that were not drawn. So with fewer comparisons the same rule is
+learned, only more slowly.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def no_memory() -> LabelTable:
 
 
 def remember_rows(memory: LabelTable, rows: Sequence[LabelledRow]) -> LabelTable:
-    """Append rows, forget the oldest beyond ``MEMORY``, and hold each principal to its share."""
+    """Append rows, drop the oldest beyond ``MEMORY``, and limit each principal to its share."""
     if not rows:
         return memory
     columns = zip(msgspec.structs.astuple(memory), zip(*rows, strict=True), strict=True)
@@ -193,7 +193,7 @@ FEWEST = 40
 
 
 class ErrorCurve(msgspec.Struct, frozen=True):
-    """Possible cuts, highest first: each with the error's upper bound and the share it serves."""
+    """The possible thresholds (cuts), the highest first, with their errors and served shares."""
 
     cuts: NDArray[np.float64]
     errors: NDArray[np.float64]
@@ -204,11 +204,11 @@ class ErrorCurve(msgspec.Struct, frozen=True):
     """Share of all candidates that score at least the cut."""
 
     def threshold(self, max_error: float, margin: float) -> float | None:
-        """Return the lowest cut whose bound keeps ``max_error`` for hits, or None."""
+        """Return the lowest cut whose error bound is at most ``max_error``; None: there is none."""
         return self._lowest(self.errors + margin * self.deviations <= max_error)
 
     def threshold_of_requests(self, max_error: float, margin: float) -> float | None:
-        """Return the lowest cut whose bound keeps ``max_error`` for requests, or None."""
+        """Do the same for the wrong hits as a share of all requests."""
         bounds = (self.errors + margin * self.deviations) * self.served
         return self._lowest(bounds <= max_error)
 
@@ -294,10 +294,10 @@ def _pool_bins(
 def _without_noise(
     observed: NDArray[np.float64], noise: JudgeNoise
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the true error behind the observed one, and the slope of that correction.
+    """Return the true error for an observed one (Rogan and Gladen 1978), and the slope of the map.
 
-    Unsure judgements are no labels, so the labelled pairs are not a fair sample of the judged ones:
-    ``ratio`` corrects that.
+    If the judge is unsure, there is no label. So the labelled pairs are not a fair sample of the
+    compared ones, which ``ratio`` corrects.
     """
     ratio = (1 - noise.unsure_different) / (1 - noise.unsure_same)
     low = noise.false_disagree
@@ -317,10 +317,10 @@ UNLIKELY_SHARE = 0.2
 NEAR_SCORE = 2.0
 """A pair is near the threshold if its score is at most this much lower (in log-odds)."""
 PLENTY = 0.5
-"""While a larger part of the budget is left, no pair near the threshold is left out."""
+"""While more than this share of the budget is left, all pairs near the threshold are compared."""
 FAR_POWER = 3
-"""When the budget runs low, the probability of pairs near the threshold falls in proportion to the
-rest of the budget, and that of all other pairs with this power of it."""
+"""When little of the budget is left, the probability of pairs near the threshold is proportional to
+what is left, and that of all other pairs to this power of it."""
 
 
 def comparison_share(verdict: Verdict, max_error: float, left: float) -> float:

@@ -4,8 +4,8 @@ Limits are learned by route and model. Savings are measured by model, in an expe
 holdout.
 
 **Requests for short answers.** A constant text at the end of the system text asks for them, so that
-the provider can still use its cache of the conversation. The first user message decides whether a
-conversation gets this text. So the text never appears or disappears in the middle of it.
+the provider's prompt cache still works. The first user message decides whether a conversation gets
+this text. So the text never appears or disappears in the middle of a conversation.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 MOST_CONTINUATIONS = 2
 _NEARLY = 0.9
-"""An answer that our limit cut has at least this share of the limit, because providers count
-differently."""
+"""The least share of our limit that an answer has which the limit has cut. It is below 1 because
+providers count differently."""
 _FIELDS = ("prediction", "web_search_options", "modalities", "audio")
 """Request fields whose answer is more than text, or that providers refuse together with a limit."""
 _LOOKED_AT = 2000
 """Number of characters at the end of an answer that are searched for repetitions."""
 _LOOPING = 0.12
-"""Deflate makes a text that repeats itself smaller than this share; prose keeps half of its size,
-a table a quarter."""
+"""A text that deflate shrinks below this share repeats itself. Prose keeps half of its size, a
+table a quarter."""
 _LOOPING_SHARE = 0.25
 """Share of the limit that an answer which repeats itself gets for its end."""
 _CONTEXT = re.compile(rb"context[ _](?:length|window)", re.IGNORECASE)
@@ -113,7 +113,7 @@ def refuses_limits(status: int, body: bytes) -> bool:
 
 FORMAT = 1
 ENOUGH = 500
-"""Fewest answers from which a limit is computed: five of them lie beyond the p99."""
+"""The fewest answers from which a limit is computed: five of them exceed the p99."""
 GUARD_SHARE, GUARD_FACTOR = 0.99, 1.5
 """The limit ``guard`` is this multiple of the length that this share of the answers keeps to."""
 TIGHT_SHARE = 0.95
@@ -184,7 +184,7 @@ class Lengths:
         return max(LEAST_LIMIT, math.ceil(factor * length / _TOKENS))
 
     def last_limit(self, key: LengthKey) -> int | None:
-        """Return the length that only endless answers exceed; None: too few answers are known."""
+        """Return the limit for a last continuation; None: too few answers are known."""
         learned = self._learned.get(key)
         if learned is None or learned.seen < ENOUGH:
             return None
@@ -385,8 +385,7 @@ ENOUGH_PAIRS = 5
 MEMORY = 0.9
 """Factor by which older answers lose weight when the next one comes."""
 MOST_OF = 0.9
-"""Asking in this way pays if the tokens fall to this share or less: a smaller saving is not worth
-the wait."""
+"""It pays to ask in this way if the tokens fall to this share or less."""
 TRIES = 20
 """One in this number of calls is asked in this way even if it does not pay, because models
 change."""

@@ -1,18 +1,17 @@
 """Continuation of an answer that was cut: the request for the rest, and the splice. Pure.
 
-**An answer that reached its limit.** Some providers continue a last assistant message (prefill):
-their text continues it exactly. All others are asked to begin with the last words of the first
-part. These words show where the second part starts, even if spaces and half words differ or the
-model says something before them. If they are missing, the longest end of the first part with which
-the second part begins is taken as the overlap.
+**An answer that reached its limit.** Some providers continue a last assistant message exactly
+(prefill). All others are asked to begin with the last words of the first part. These words show
+where the second part starts, even if spaces and half words differ or the model says something
+before them. If they are missing, the overlap is the longest suffix of the first part that is a
+prefix of the second part.
 
-**An answer that broke off** is rescued by a second run. After a restart the second run writes the
-whole answer. Its text is dropped as long as it repeats the text that the caller already has,
-character by character; the text after that is new. If it differs earlier, the two runs cannot be
-joined.
+**An answer that broke off** is rescued by a second run. With a restart, the second run writes the
+whole answer. Its text is dropped as long as it repeats, character by character, what the caller
+already has; the text after that is new. If it differs before, the two runs cannot be joined.
 
-After a prefill the second run was given the caller's text and continues it. If it still repeats the
-end of that text, the repetition is dropped.
+With a prefill, the second run is given the caller's text and continues it. If it repeats the end of
+that text nevertheless, the repetition is dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 # --- answers that broke off -----------------------------------------------------------------------
 
 OVERLAP = 20
-"""A repetition of fewer characters may be chance, and belong to the text."""
+"""A shorter repetition, in characters, may be chance and belong to the new text."""
 
 
 class RestartSplice:
@@ -39,7 +38,7 @@ class RestartSplice:
 
     @property
     def reached(self) -> bool:
-        """All of the shown text has been repeated: the next text is new."""
+        """Whether all of the shown text was repeated, so that the next text is new."""
         return self._matched == len(self._shown)
 
     def feed(self, text: str) -> str | None:
@@ -93,7 +92,7 @@ class PrefillSplice:
         return self._after_space(pending)
 
     def _overlap(self, text: str) -> int:
-        """Return the length of the longest end of the shown text with which ``text`` begins."""
+        """Return the length of the longest suffix of the shown text with which ``text`` begins."""
         if len(text) < OVERLAP:
             return 0
         shown, start = self._shown, text[:OVERLAP]
@@ -126,7 +125,7 @@ _LEAD = 400
 _LONGEST_THOUGHT = 60_000
 """Number of characters after which a text that begins like a thought counts as text."""
 _DISTINCTIVE = 40
-"""Last words with fewer characters may come again by chance."""
+"""Last words with fewer characters may occur again by chance."""
 _MARKS = r"\s*(?:`{3,}[^\n`]*\n|\.{3}|[\u2026\"'\u201c>]|\*+)?\s*"
 _OPENING = re.compile(_MARKS)
 """Marks that a model puts before the text that it repeats."""

@@ -1,6 +1,6 @@
 """Changes of one document: requests for them, search/replace blocks, predictions. Pure.
 
-A document that is wrong in one place costs more than a document that is generated again. So in
+A document with one mistake does more harm than a document that is generated anew. So in case of
 doubt a text does not count as a request for a change, and a block is not applied.
 """
 
@@ -42,11 +42,11 @@ _LONG = 80
 
 
 def leaves_out(search: Sequence[str], replace: Sequence[str]) -> bool:
-    """Tell whether a new line seems to replace lines left out, such as ``# ... rest as before``.
+    """Tell whether a new line seems to stand for omitted lines, such as ``# ... rest as before``.
 
-    Models write such lines in more ways than anyone can list. So beside the usual words, the
-    context counts: many lines were removed, few were added, and one of these is a remark. A line
-    that stands in the search as often as in the replacement is not new.
+    Models write such lines in more ways than anyone can list. So in addition to the usual words,
+    the context counts: many lines were removed, few were added, and one of these is a comment. A
+    line that occurs as often in the search as in the replacement is not new.
     """
     shrinks = len(search) - len(replace) > _MANY
     came = Counter(map(_remark_in, replace)) - Counter(map(_remark_in, search))
@@ -233,7 +233,7 @@ class EditReader:
             self._fenced = True
 
     def _find(self, search: Sequence[str]) -> None:
-        """Find the only place of a search. Empty lines around it do not help to find it."""
+        """Return the place of a search, if it occurs once. Empty lines around it are ignored."""
         written = [number for number, line in enumerate(search) if line.strip()]
         if not written:
             self._doubt(EditDoubt.MALFORMED)
@@ -360,10 +360,7 @@ class EditRequest(Frozen):
     closing: str
 
     def bordered(self, document: str) -> str | None:
-        """Return another document within the same border.
-
-        None if one of its lines would close the border.
-        """
+        """Return another document within the same border, or None if it contains that border."""
         ends = self.closing[:3] if self.opening.startswith(("`", "~")) else self.closing
         if any(line.startswith(ends) for line in document.split("\n")):
             return None

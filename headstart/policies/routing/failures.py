@@ -1,10 +1,8 @@
-"""The consequences of a failed call, and the protection in an outage: breakers and retries.
+"""What follows from a failed call; circuit breakers, and the budget of retries.
 
-A failed call may lead to a retry, another upstream, or a charge against the provider. The tables
-below have the providers' error texts; ``docs/failover.md`` explains them row by row.
-
-Each upstream has a circuit breaker, and retries have a budget. ``now`` is always in monotonic
-seconds.
+A failed call may lead to a retry or to a call to another upstream, and may count against the
+circuit breaker. The tables below have the error texts of the providers; ``docs/failover.md``
+explains them row by row. Unless a docstring says otherwise, ``now`` is in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -98,11 +96,11 @@ def read_error_document(body: bytes) -> tuple[tuple[str, ...], str]:
 
 
 _LONG_PAUSE_S = 300.0
-"""Seconds for which an upstream with a wrong key, an unpaid bill or a missing model is asked last.
-A person has to correct these."""
+"""Seconds for which an upstream is asked last after a failure that only a person can correct: a
+wrong key, an unpaid bill or a missing model."""
 _SHORT_PAUSE_S = 1.0
-"""Seconds without calls after a rate limit that does not say when it ends. The breaker doubles the
-time with each further refusal."""
+"""Seconds without calls after a rate limit that does not say when it ends. The breaker doubles them
+with each further refusal."""
 _MESSAGE_CHARACTERS = 2000
 """Number of characters of a message that are searched."""
 
@@ -123,7 +121,7 @@ class FailureKind(StrEnum):
     EMPTY = "empty"
     PROTOCOL = "protocol"
     REDIRECTED = "redirected"
-    """The answer is a redirect. A key must not follow it."""
+    """The answer is a redirect. It is not followed, because that would send the key elsewhere."""
     FILTERED = "filtered"
     """The provider's filter stopped an answer. Another provider's filter may let it pass."""
     UNAUTHORIZED = "unauthorized"
@@ -141,32 +139,32 @@ class Failure(Frozen, kw_only=False):
 
     kind: FailureKind
     retry_here: bool = False
-    """One more try on the same target may help."""
+    """Whether a retry on the same target may help."""
     fail_over: bool = True
-    """Another target may help. False: it is the caller's fault, and the caller gets the provider's
-    answer."""
+    """Whether another target may help. If not, the failure is the caller's fault, and the caller
+    gets the provider's answer."""
     charges: bool = False
-    """It counts against the circuit breaker."""
+    """Whether it counts against the circuit breaker."""
     pauses_s: float | None = None
-    """The seconds for which this upstream, model and key pauses: it gets no call. After failures
-    that a person has to correct it may get calls, but only if no other upstream is ready."""
+    """The seconds for which this upstream gets no call for this model and key. After failures that
+    only a person can correct, it still gets calls if no other upstream is ready."""
     retry_after_s: float | None = None
     """The seconds for which the provider asks us to wait."""
     retries_freely: bool = False
-    """A retry takes nothing from the retry budget, because the provider read no request."""
+    """Whether a retry is not charged to the retry budget, because the provider read no request."""
     reason: str | None = None
-    """What happened, for the books and the log. None: kind and status say it."""
+    """What happened, for the books and the log; None if kind and status say it."""
 
     @property
     def ends_with_time(self) -> bool:
-        """It is a rate limit: the same call may be answered later."""
+        """Whether it is a rate limit, so that the same call may succeed later."""
         return (
             self.kind is FailureKind.RATE_LIMITED and self.retry_here and self.pauses_s is not None
         )
 
     @property
     def larger_context(self) -> bool:
-        """Only a target with a larger context can help."""
+        """Whether only a target with a larger context window can help."""
         return self.kind is FailureKind.CONTEXT_TOO_LONG
 
 
@@ -234,7 +232,7 @@ _STATUSES = {
     # A missing path or resource: no reason to think that the model is gone.
     404: Failure(
         FailureKind.NO_SUCH_MODEL,
-        reason="no word about the model; upstream.base_url may be wrong",
+        reason="the error does not name the model; upstream.base_url may be wrong",
     ),
     408: Failure(FailureKind.TIMEOUT, retry_here=True, charges=True),
     409: Failure(FailureKind.SERVER, retry_here=True),
@@ -292,7 +290,7 @@ def fails_relayed(status: int, found: Failure) -> bool:
 
 
 def limit_relayed_pause(found: Failure) -> Failure:
-    """Return the meaning of a failure for later relayed calls.
+    """Limit how long a failed relayed call pauses the upstream.
 
     A caller can ask for any path and any model. So a refusal must not keep other callers' calls
     from the upstream.
@@ -305,9 +303,10 @@ def limit_relayed_pause(found: Failure) -> Failure:
 def classify(
     status: int, codes: Sequence[str], message: str, headers: Headers, now: float
 ) -> Failure:
-    """Judge an error answer. ``codes`` are its codes and types, ``now`` is in Unix seconds.
+    """Return what follows from an error answer. ``now`` is in Unix seconds.
 
-    This is also for an error inside a 200 answer: ``codes`` and ``message`` are read first.
+    ``codes`` are the codes and types of the error. They and ``message`` are read before the status,
+    so that this also works for an error inside a 200 answer.
     """
     text = message[:_MESSAGE_CHARACTERS].lower()
     # OpenRouter and Gemini name the status as the code, also inside a stream that began with 200.
@@ -342,10 +341,10 @@ def _judge_status(status: int, text: str) -> Failure:
 
 
 def _judge_caller_error(text: str) -> Failure:
-    """Judge a status for callers' mistakes by its text, because some are not the caller's.
+    """Judge a 4xx status by its text, because not all of them are the caller's fault.
 
-    None of these failures pauses an upstream: such messages quote the request, so a caller could
-    write them.
+    None of these failures pauses an upstream: such messages quote the request, so callers could
+    cause a pause on purpose.
     """
     if _TOO_LARGE_TEXTS.search(text):
         return Failure(FailureKind.RATE_LIMITED)
@@ -365,7 +364,7 @@ def _judge_limit(status: int, text: str, *, coded: bool, waits: bool) -> Failure
     """Distinguish limits that end with time, that end with a payment, and that never end."""
     if _TOO_LARGE_TEXTS.search(text):
         return Failure(FailureKind.RATE_LIMITED)
-    # Rate limits, too, speak of plans and billing (Gemini, Groq), and end after a wait.
+    # Rate limits may also mention plans and billing (Gemini, Groq). They end after a wait.
     if _PLAN_TEXTS.search(text) or (_QUOTA_TEXTS.search(text) and not waits and not coded):
         return failure(FailureKind.QUOTA)
     if status == 403:
@@ -405,9 +404,9 @@ def _obey_retry_header(found: Failure, headers: Headers) -> Failure:
 # --- circuit breakers and the budget of retries ---------------------------------------------------
 
 _STREAK = 5
-"""Fewest failures in a row that open the breaker."""
+"""The fewest failures in a row that open the breaker."""
 _CHANCE = 1e-6
-"""A row of failures whose probability by chance is lower than this opens the breaker."""
+"""Failures in a row open the breaker only if chance makes them less likely than this."""
 _KEPT = 64
 """Number of the last calls without an answer that are remembered."""
 _ERROR_RATE = 0.5
@@ -418,15 +417,16 @@ _MEMORY_S = 30.0
 _FIRST_OPENING_S, _LONGEST_OPENING_S = 1.0, 20.0
 """Seconds for which the breaker stays open: at first, and at most. The time doubles each time."""
 _LONGEST_BACKOFF_S = 8.0
-"""The longest time without calls after a rate limit that does not say when it ends. It is a guess,
-for which callers of a single upstream wait."""
+"""The longest time without calls after a rate limit that does not say when it ends. It is short
+because it is a guess, and callers of a single upstream wait for it."""
 _NEEDS_PEOPLE = (FailureKind.UNAUTHORIZED, FailureKind.QUOTA, FailureKind.NO_SUCH_MODEL)
-"""A person must fix these. If a call is made anyway, the provider refuses it at once and without
-cost."""
+"""Failures that only a person can correct. If a call is made nevertheless, the provider refuses it
+at once, and it costs nothing."""
 _PROBE_S = 60.0
-"""Seconds after which a probe without a report counts as lost, so that another one may be made."""
+"""Seconds after which a probe that has not been reported counts as lost, and another one is
+made."""
 _NEXT_LOOK_S = 1.0
-"""Seconds after which a caller may ask again during a probe, which may end at any moment."""
+"""While a probe is under way, callers are told to ask again after so many seconds."""
 _RAMP_S = 10.0
 """Seconds of slow start: the weight rises to 1 from ``_LEAST_WEIGHT``."""
 _LEAST_WEIGHT = 0.1
@@ -444,18 +444,18 @@ class Permit(NamedTuple):
     number: int
     at: float
     insisted: bool = False
-    """The call is made although the breaker is open, because no other upstream was left. Its
-    success counts, and its failure does not."""
+    """The call is made although the breaker is open, because no other upstream is left. Only its
+    success counts for the breaker, not its failure."""
 
 
 class CircuitBreaker:
     """Decides whether an upstream gets calls, for one model and key.
 
     The breaker is closed, open or half-open, as in Nygard's "Release It!". A closed breaker admits
-    calls. It opens after five failures in a row that count against the provider (Envoy's
-    outlier detection: consecutive_5xx = 5). For a provider that already failed now and then, five
-    may be chance, so it takes more (``_streak_limit``). It also opens when half of the recent calls
-    failed (Hystrix: 50 % over a rolling window, with a least volume).
+    calls. It opens after five failures in a row that count against the provider (as in Envoy's
+    outlier detection: consecutive_5xx = 5). If the provider has failed now and then before, five
+    failures in a row may be chance, so more are needed (``_streak_limit``). It also opens when half
+    of the recent calls failed (as in Hystrix: 50 % over a rolling window, with a minimum volume).
 
     It stays open for 1 s, then 2, 4 ... up to 20 s: with a call every 4 s, a recovery is noticed
     within 24 s. Then it is half-open: one call at a time probes the provider. If a probe fails, the
@@ -466,17 +466,18 @@ class CircuitBreaker:
     names (``pause_for``). After a failure that a person has to correct, such as a wrong key, other
     upstreams are asked first for a time (``avoided_for_s``).
 
-    Refusals come quickly and answers come late. In the order of their reports, a provider that
-    refuses every third call would seem to refuse all calls. So calls are counted when they are
-    admitted, and failures are in a row if their calls were admitted in a row.
+    Refusals come quickly and answers come late. So a provider that refuses every third call would
+    seem to refuse all calls, if calls were counted when they end. Therefore they are counted when
+    they are admitted: failures are in a row if their calls were admitted in a row.
 
-    Each opening and each probe begins a new *generation* of calls. What is reported of an older one
-    has no effect: its call began before the breaker opened, or was a probe that counts as lost.
+    Each opening and each probe begins a new *generation* of calls. Reports about an older
+    generation have no effect: such a call began before the breaker opened, or it was a probe that
+    counts as lost.
     """
 
     def __init__(self) -> None:
         self.proven = False
-        """The upstream has answered before."""
+        """Whether the upstream has answered before."""
         self._generation = 0
         self._admitted = 0
         self._unanswered: dict[int, bool] = {}
@@ -496,7 +497,7 @@ class CircuitBreaker:
         self._limited_until = -math.inf
         self._avoided_until = -math.inf
         self._refusals = 0
-        """Refusals in a row. Each is of a call that began after the refusal before it."""
+        """Refusals in a row, each of a call that began after the previous refusal."""
         self._refused_at = -math.inf
 
     def ready_in_s(self, now: float) -> float:
@@ -532,7 +533,7 @@ class CircuitBreaker:
         return Permit(self._generation, probe, self._admitted, now)
 
     def insist(self, now: float) -> Permit:
-        """Return a permit for a call that is made in any case."""
+        """Return a permit for a call that is made even if the breaker is open."""
         return Permit(self._generation, probe=False, number=0, at=now, insisted=True)
 
     def succeeded(self, permit: Permit, now: float) -> None:
@@ -567,13 +568,13 @@ class CircuitBreaker:
     def failed(self, permit: Permit, failure: Failure, now: float) -> None:
         """Report a failure.
 
-        Only a failure that ``charges`` can open the breaker. Another one has an effect only if it
-        names a time (``pauses_s``).
+        Only a failure that ``charges`` can open the breaker. Others have an effect only if they
+        have ``pauses_s``.
         """
         if failure.pauses_s is not None and failure.kind in _NEEDS_PEOPLE:
             self._avoided_until = now + failure.pauses_s
         elif failure.pauses_s is not None:
-            # This applies to reports of older generations, too: the provider named the time.
+            # This also applies to an older generation, because the provider has named the time.
             self.pause_for(self._pause_s(failure, failure.pauses_s, permit, now), now)
             if failure.kind is FailureKind.RATE_LIMITED:
                 self._limited_until = self._paused_until
@@ -583,7 +584,7 @@ class CircuitBreaker:
             self.neutral(permit)
             return
         self._fade(now)
-        # Weights fade from the start of a call. So the error gets the weight that its call has now.
+        # A call's weight fades from its start. So its error gets the weight that the call has now.
         self._errors += math.exp(-max(0.0, now - permit.at) / _MEMORY_S)
         self._failed_at = now
         self._streak = self._failures_in_row(permit.number)
@@ -592,13 +593,13 @@ class CircuitBreaker:
             self._trip(now)
 
     def neutral(self, permit: Permit) -> None:
-        """Report a call that neither succeeded nor failed. It does not end a row of failures."""
+        """Report a call that neither succeeded nor failed. It does not end failures in a row."""
         self.superseded(permit)
         if permit.generation == self._generation and not permit.insisted:
             self._keep(permit.number, failed=False)
 
     def superseded(self, permit: Permit) -> None:
-        """Report a call that was cancelled because another was faster, so it did not fail."""
+        """Report a call that was cancelled because another one was faster. It did not fail."""
         if permit.probe and permit.generation == self._generation:
             self._probe_until = -math.inf
 
@@ -609,8 +610,8 @@ class CircuitBreaker:
     def degraded(self, now: float) -> bool:
         """Tell whether the breaker is open, or calls failed lately and too often.
 
-        A degraded upstream is asked last, so perhaps no call shows that it has recovered. So this
-        state ends by itself after ``_DEGRADED_S``.
+        A degraded upstream is asked last, so there may be no call that shows its recovery.
+        Therefore this state ends after ``_DEGRADED_S`` without a failure.
         """
         if self._open:
             return self.ready_in_s(now) > 0.0
@@ -623,7 +624,7 @@ class CircuitBreaker:
         if self.avoided_for_s(now) > 0.0:
             return 0.0
         if self._open:
-            return 1.0  # a probe is due: one call tests whether it has recovered
+            return 1.0  # a probe is due
         return min(1.0, max(_LEAST_WEIGHT, (now - self._recovered_at) / _RAMP_S))
 
     def _pause_s(self, failure: Failure, pauses_s: float, permit: Permit, now: float) -> float:
@@ -646,7 +647,7 @@ class CircuitBreaker:
         self._generation += 1
 
     def _failures_in_row(self, number: int) -> int:
-        """Note that this call failed; return the length of its row of failures."""
+        """Note that this call failed; return the number of failures in a row, with this one."""
         self._keep(number, failed=True)
         run = 1
         for step in (-1, 1):
@@ -657,10 +658,10 @@ class CircuitBreaker:
         return run
 
     def _streak_limit(self) -> int:
-        """Return the number of failures in a row that cannot be chance.
+        """Return the number of failures in a row that are no longer likely by chance.
 
-        Five in a row can be chance if the provider fails now and then: if it refuses 30 % of the
-        calls, this happens once in 400 calls.
+        Five in a row may be chance: if the provider refuses 30 % of the calls, they happen once in
+        400 calls.
         """
         before = self._calls - self._streak
         if before < _LEAST_CALLS or self._errors <= self._streak:
@@ -687,9 +688,10 @@ class CircuitBreaker:
 class RetryBudget:
     """Keeps retries a small share of all calls, so that an outage is not multiplied.
 
-    After Finagle's RetryBudget: each call earns a fifth of a retry, and there is a floor for times
-    of little traffic. Finagle's floor is ten a second, meant for RPC; calls to language models are
-    far fewer and cost money, so here it is one a second, up to ``burst`` at once.
+    This is Finagle's RetryBudget: each call earns a fifth of a retry, and there is a minimum rate
+    for times of little traffic. Finagle's minimum is ten retries a second, for RPC. Calls to
+    language models are far fewer and cost money, so here it is one a second, up to ``burst`` at
+    once.
     """
 
     def __init__(self, ratio: float = 0.2, per_s: float = 1.0, burst: float = 10.0) -> None:
@@ -729,7 +731,7 @@ _CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
 def error_in_answer(
     event: ErrorReported, upstream: str, headers: Headers, dialect: Dialect, request_id: str
 ) -> UpstreamRefused | UpstreamProtocolError:
-    """Return the error in a 200 answer as the error status that it should have had."""
+    """Return the error inside a 200 answer as if the provider had sent an error status."""
     if event.is_ours:
         return UpstreamProtocolError(f"upstream {upstream}: {event.message}")
     status = event.status if event.status is not None and 400 <= event.status < 600 else 502
@@ -741,7 +743,7 @@ def error_in_answer(
         code=safe_code(event),
         upstream=upstream,
     )
-    refused.reason = "its answer tells of an error"
+    refused.reason = "its answer contains an error"
     return refused
 
 
@@ -755,6 +757,6 @@ def safe_code(event: ErrorReported | None) -> str:
 
 
 def headers_for_own_body(headers: Headers, dialect: Dialect) -> Headers:
-    """Return a provider's headers for a body of ours."""
+    """Return a provider's headers without those that do not fit a body which we write."""
     kept = tuple(pair for pair in headers if not pair[0].startswith(b"content-"))
     return (*kept, (b"content-type", dialect.content_types.json))

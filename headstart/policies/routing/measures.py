@@ -1,8 +1,8 @@
 """The measurements of upstreams: time to first token, speed, gaps, load, and lengths of answers.
 
-The estimators forget with time, in constant memory. Time to first token and tokens per second are
-learned separately, and are only added up as times. All ``now`` are seconds of one clock that does
-not run backwards. ``docs/routing.md`` has the defaults and where they come from.
+The estimators use constant memory, and old samples fade. Time to first token and tokens per second
+are learned separately; the expected time of an answer is computed from both. Every ``now`` is in
+seconds of one monotonic clock. ``docs/routing.md`` has the defaults and their sources.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LATE = (0.5, 0.25, 0.15, 0.1, 0.075, 0.05, 0.02, 0.01)
 _REBASE = 64.0
 """Number of half-lives after which the weights are scaled back to the size of one."""
 _STALE = 0.02
-"""The curve is computed again when new samples have this share of the weight."""
+"""The curve is computed again when samples that it lacks have this share of the weight."""
 
 
 class SavedHistogram(msgspec.Struct, array_like=True):
@@ -141,7 +141,7 @@ class Quantiles:
         return self._mean if self._drawn() else None
 
     def saved(self, at: float) -> SavedHistogram:
-        """Return its bins, weighed as of ``at``."""
+        """Return the bins, with the weights that they have at the time ``at``."""
         scale = math.exp2((self._base - at) / self._half_life)
         seen = self._seen
         censored = self._censored or _empty_bins()
@@ -264,12 +264,12 @@ class DecayingRatio:
 
 
 class PeakEWMA:
-    """How many times slower than usual calls are now: 1 or more.
+    """The factor by which calls are slower than usual at present; 1 or more.
 
-    Peak-EWMA, as in Finagle's load balancer of that name: it rises with a slow call at once and
-    sinks back with time constant ``TAU_S``. Models sometimes stall for seconds without a reason
-    that affects the next call. So it takes three slow calls in a row (one chance in 8,000 while all
-    is as usual), and the least slow one counts.
+    This is the peak EWMA of Finagle's load balancer: a slow call raises it at once, and it then
+    decays with the time constant ``TAU_S``. There is one change: a model may stall for seconds
+    without any effect on the next call. So only three slow calls in a row raise it (the probability
+    is 1 in 8,000 while nothing is wrong), and the fastest of the three counts.
     """
 
     TAU_S = 30.0
@@ -282,7 +282,7 @@ class PeakEWMA:
         self._at = 0.0
 
     def add(self, times: float, *, slow: bool, now: float) -> None:
-        """Learn the ratio of a call's time to the usual time. ``slow``: it is beyond the p95."""
+        """Learn the ratio of a call's time to the usual time. ``slow``: it exceeds the p95."""
         times = times if slow else 1.0
         self._level = max(self.value(now), min(times, self._before, self._earlier))
         self._before, self._earlier = times, self._before
@@ -303,17 +303,17 @@ _LOAD_HALF_LIFE_S = 300.0
 BUCKETS = (256, 1024, 4096, 16384, 65536)
 """Largest prompts, in tokens, of all buckets but the last."""
 ENOUGH = 20
-"""Fewest samples for a p95: then one of them lies beyond it."""
+"""The fewest samples for a p95: one of 20 samples exceeds it."""
 OUTPUT_TOKENS = 256.0
 """Expected length of an answer while no length is known."""
 _FEW_STREAMS = 8
-"""Number of streams from which on the times of whole answers are not used."""
+"""With so many streams, the times of answers that were not streamed are no longer used."""
 _MOST_UNREAD = 64
 _MOST_KEYS = 256
 _MOST_SAVED = 64
 _LEAST_TOKENS = 8
 _MOST_TOKENS_PER_S = 10_000.0
-"""A speed that no hardware reaches: a faster answer was not streamed, but came in one burst."""
+"""No hardware is faster than this: a faster answer was not streamed, but came in one burst."""
 _LEAST_GAPS = 100
 _FIRST_TOKEN_LIMIT_S = 30.0
 _STALL_LIMIT_S = 5.0
@@ -325,11 +325,11 @@ SLOW_FACTOR = 10.0
 _SLOW_WINDOW_S = 10.0
 """The seconds of waiting over which the speed of a stream is judged."""
 _SLOW_PIECES = 5
-"""Fewest pieces of a stream in this time. With fewer it has paused, and the limits for silence
-apply."""
+"""The fewest pieces in the window. With fewer, the stream has paused, and only the limits for
+silence apply."""
 _LONGEST_WAIT = 0.5
-"""A single wait may take at most this share of the window. With a longer one the stream has paused,
-and the limits for silence apply."""
+"""The largest share of the window for a single wait. After a longer wait the stream has paused, and
+only the limits for silence apply."""
 
 
 class ExpectedPace:
@@ -347,7 +347,7 @@ class ExpectedPace:
         self._tokens = self._waited_s = self._longest_s = 0.0
 
     def lags(self, tokens: float, waited_s: float) -> bool:
-        """Add a piece with its number of tokens.
+        """Add a piece of ``tokens``, for which we waited ``waited_s`` seconds.
 
         Return whether the last window was far too slow.
         """
@@ -382,9 +382,9 @@ class FirstToken(NamedTuple):
 
     samples: int = 0
     mean_s: float | None = None
-    """The expected time, longer while calls are slow or pile up."""
+    """The expected time. It rises while calls are slow or many are in flight."""
     late_s: tuple[float, ...] = ()
-    """The times that the shares in ``LATE`` of the calls exceed."""
+    """For each share in ``LATE``, the time that this share of the calls exceeds."""
     tokens_per_s: float | None = None
     """The decoding speed of one call after its first token."""
 
@@ -430,7 +430,7 @@ class _Figures:
         self.whole = defaultdict[int, WholeTimes](partial(WholeTimes, HALF_LIFE_S))
         """Times of answers that were not streamed, by prompt length."""
         self.unread: deque[tuple[int, int, float, float]] = deque(maxlen=_MOST_UNREAD)
-        """Times that ``whole`` does not have yet. They are added at the next question."""
+        """Times that are not in ``whole`` yet. ``read_whole`` adds them when they are needed."""
 
     def read_whole(self) -> None:
         """Add the times of answers that were not streamed."""
@@ -462,7 +462,7 @@ class _Figures:
         return max(_STALL_LIMIT_S, 10 * gap_s), max(_PATIENT_STALL_LIMIT_S, 10 * gap_s)
 
     def saved(self, key: tuple[str, str], now: float) -> _SavedFigures:
-        """Return the figures that are worth keeping: not the calls in flight, nor the load now."""
+        """Return the figures to keep: all but the calls in flight and the present load."""
         self.read_whole()
         return _SavedFigures(
             key,
@@ -493,7 +493,7 @@ _UNKNOWN = _Figures()
 
 
 class Measures:
-    """Figures by (upstream, model), in bounded memory: the least recently used keys leave."""
+    """Figures by (upstream, model), in bounded memory: the least recently used are evicted."""
 
     def __init__(self) -> None:
         self._figures: OrderedDict[UpstreamModel, _Figures] = OrderedDict()
@@ -595,8 +595,8 @@ class Measures:
     def first_token(self, key: UpstreamModel, prompt_tokens: int, now: float) -> FirstToken:
         """Return the known times to first token of prompts of this length, and the speed.
 
-        Answers that were not streamed count only if there are more of them and few streams. Then
-        both figures are solved from their times.
+        If there were few streams, and more answers that were not streamed, both figures are
+        estimated from the times of the latter.
         """
         figures = self._figures.get(key, _UNKNOWN)
         if figures.unread:
@@ -624,9 +624,9 @@ class Measures:
         return None if sketch is None else sketch.quantile(share)
 
     def prefill_s(self, key: UpstreamModel, prompt_tokens: int, now: float) -> float:
-        """Return how much later the first token of such a prompt comes than of a short one.
+        """Return the seconds that the first token takes longer than after a short prompt.
 
-        This is the difference of the medians; 0 where either rests on too few samples.
+        This is the difference of the medians, or 0 if one of them has too few samples.
         """
         buckets = self._figures.get(key, _UNKNOWN).ttft
         long, short = buckets.get(bucket_of(prompt_tokens)), buckets.get(0)
@@ -675,7 +675,7 @@ class Measures:
         return msgspec.msgpack.encode(_SavedMeasures(FORMAT, figures, lengths))
 
     def load(self, data: bytes, now: float) -> bool:
-        """Take over a snapshot, as if it was learned just now; False where its version differs.
+        """Take over a snapshot, as if it was learned just now; False if its version differs.
 
         It replaces the figures of the same keys.
         """
@@ -739,7 +739,10 @@ _Samples = TypeVar("_Samples", Quantiles, WholeTimes)
 
 
 def _nearest(ttft: Mapping[int, _Samples], bucket: int, now: float) -> _Samples | None:
-    """Return the bucket's samples, or those of the nearest that has enough, or the most."""
+    """Return the samples of the bucket, if there are enough, or else of the nearest with enough.
+
+    If no bucket has enough samples, return those of the bucket with the most.
+    """
     own = ttft.get(bucket)
     if own is not None and (len(ttft) == 1 or own.weight(now) >= ENOUGH):
         return own
@@ -759,9 +762,9 @@ def _crowding(figures: _Figures) -> float:
 
 
 class Affinities:
-    """Which upstream served a conversation lately: its prefix cache may still hold it.
+    """Remembers which upstream served a conversation: its prompt cache may still have the prefix.
 
-    Providers keep an unused prefix for ``ttl_s``: five minutes at Anthropic, five to ten at OpenAI.
+    Providers keep an unused prefix for ``ttl_s``: Anthropic five minutes, OpenAI five to ten.
     """
 
     def __init__(self, ttl_s: float = PREFIX_TTL_S, most: int = 10_000) -> None:

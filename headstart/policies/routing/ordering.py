@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _ESTIMATE = 1.2
-"""Tokens of prompts are estimates: a prompt surely does not fit if it is longer by this factor."""
+"""A prompt is too long if its estimated tokens exceed the context by this factor."""
 
 
 class CallShape(NamedTuple):
@@ -130,10 +130,11 @@ def by_speed(
 ) -> tuple[int, ...]:
     """Order by predicted completion time: time to first token plus expected length over speed.
 
-    A conversation stays with its warm upstream unless another gains more than the prefill that its
-    cache saves. Among near equals two are drawn and the better one goes first (Mitzenmacher's power
-    of two choices), so that many callers do not herd. One in ten calls measures an upstream with
-    few samples. Upstreams that cost more than ``max_usd``, or have no price, come after all others.
+    A conversation stays with its warm upstream, unless another one is faster by more than the
+    prefill that the prompt cache saves. Of nearly equal upstreams two are drawn, and the better one
+    goes first (Mitzenmacher's power of two choices), so that many callers do not all choose the
+    same. One in ten calls measures an upstream with few samples. Upstreams that cost more than
+    ``max_usd``, or have no price, come after all others.
     """
     times = [_known(each.completion_s) - (each.warm_s if each.warm else 0.0) for each in estimates]
     order, best = _ranked(

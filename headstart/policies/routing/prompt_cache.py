@@ -177,7 +177,7 @@ class PrefixReuse:
         self._share(use.kind).waiting.append(use)
 
     def _forget(self, now: float) -> None:
-        """Learn that prefixes did not come again in time."""
+        """Learn that prefixes were not used again in time."""
         while self._seen:
             prefix, seen = next(iter(self._seen.items()))
             if now - seen.at < PREFIX_TTL_S and len(self._seen) < MOST_PREFIXES:

@@ -1,15 +1,14 @@
 """A provider's rate limits: reads them from headers, and tracks how much is left.
 
-So a call that the provider would refuse is not made. The headers of an answer tell what is left of
-a limit (``remaining``), and when it is whole again (``reset``). Between two answers, ``_Bucket``
-computes what is left. There are three kinds of limits:
+So Headstart makes no call that the provider would refuse. The headers of an answer say how much of
+a limit is left (``remaining``), and when the limit is full again (``reset``). Between two answers,
+``_Bucket`` computes how much is left. There are three kinds of limits:
 
-- **Buckets** fill steadily, at ``(limit - remaining) / reset``. OpenAI, Anthropic, Groq and
-  Cerebras say that theirs do.
-- **Windows** give the whole limit back at their end. Two answers in a row tell a window from a
-  bucket: while more and more is used, a bucket is whole later and later, and the end of a window
-  stays where it is.
-- **Limits that no header tells:** the provider's refusals show that they are used up
+- **Token buckets** fill steadily, at ``(limit - remaining) / reset``. OpenAI, Anthropic, Groq and
+  Cerebras say that their limits are token buckets.
+- **Fixed windows** give the whole limit back at their end. Two answers in a row tell a window from
+  a bucket: the more is used, the later a bucket is full, and a window ends when it did before.
+- **Unannounced limits:** no header names them. The provider's refusals show that they are used up
   (``_UnannouncedLimit``).
 """
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 _TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ms|s|m|h|d)")
 _EPOCH_S = 1e9
-"""Larger numbers are points in time, not durations."""
+"""Larger numbers are Unix times, not durations."""
 _EPOCH_MS = 1e12
 _MINUTE_S, _DAY_S = 60.0, 86400.0
 _WINDOWS_S = {
@@ -47,18 +46,18 @@ _HEADER = re.compile(rb"(?:x-|anthropic-)?(ratelimit|ratelimitbysize|tokenlimit)
 _FIELDS = ("limit", "remaining", "reset")
 _MESSAGE_WAIT = re.compile(r"(?:try again|retry) (?:in|after) ((?:[\d.]+(?:ms|[smhd]))+)")
 MOST_LIMITS = 16
-"""No provider names more limits. A hostile one could name thousands."""
+"""The most limits that are read from headers. No provider names more, but a hostile one could."""
 
 
 class LimitWindow(NamedTuple):
-    """One limit as the headers of a provider describe it. None: they do not tell."""
+    """One limit as the headers of a provider describe it. What they do not say is None."""
 
     name: str
     """The unit that it counts and the time over which it counts, such as ``tokens-minute``."""
     limit: float | None
     remaining: float | None
     reset_s: float | None
-    """The seconds until it is whole again."""
+    """The seconds until it is full again."""
 
     @property
     def kind(self) -> LimitKind:
@@ -73,7 +72,7 @@ class LimitKind(NamedTuple):
     one_direction: bool
     """It counts the tokens of one direction only: input or output."""
     length_s: float
-    """The time over which it counts; a minute where the name does not tell."""
+    """The time over which it counts; a minute if the name does not say."""
 
 
 @lru_cache(maxsize=256)
@@ -87,10 +86,11 @@ def _limit_kind(name: str) -> LimitKind:
 
 
 def duration_s(text: str, unix: float, headers: Headers = ()) -> float | None:
-    """Read ``12ms``, ``6m0s``, ``59.7``, a Unix or an RFC 3339 time; None for another text.
+    """Return the seconds that a text means; None if it means none. Never negative.
 
-    ``unix`` is now, in Unix seconds. A time is one of the provider's clock, which ``headers`` may
-    tell. The result is never negative.
+    The text is a duration (``12ms``, ``6m0s``, ``59.7``), or a Unix or RFC 3339 time, from which
+    ``unix``, the present Unix time, is subtracted. If ``headers`` have the time of the provider's
+    clock, that time is subtracted instead.
     """
     text = text.strip()
     if text[-1:] in _TIME_UNITS:
@@ -130,7 +130,7 @@ def message_wait_s(text: str) -> float | None:
 
 
 def exhausted_until_s(headers: Headers, unix: float) -> float | None:
-    """Return the seconds until all used up limits among ``headers`` are whole again, or None."""
+    """Return the seconds until all used up limits in ``headers`` are full again, or None."""
     waits = [
         window.reset_s
         for window in limit_windows(headers, unix)
@@ -178,7 +178,7 @@ limit_places = NamesMemo(_places_of_limits)
 
 
 def _part_of(header: bytes) -> tuple[str, str] | None:
-    """Return the name and the field of the limit that a header describes; None: no known limit."""
+    """Return the name and the field of the limit that a header describes, or None."""
     match = _HEADER.fullmatch(header)
     if match is None:
         return None
@@ -195,11 +195,11 @@ def _part_of(header: bytes) -> tuple[str, str] | None:
 
 _TELLS_LIMIT = re.compile(rb"(?:x-|anthropic-)?(?:ratelimit|tokenlimit)[a-z0-9-]*")
 tells_limit = NameMemo(lambda name: _TELLS_LIMIT.fullmatch(name) is not None)
-"""Tells by the name of a header whether it describes a provider's limit, in any form."""
+"""Tells whether a header describes a provider's limit, in any form, by the header's name."""
 
 
 def _is_known(name: str) -> bool:
-    """Tell limits on requests or tokens from others, such as spend or subscriptions."""
+    """Tell whether a limit is on requests or tokens, and not on spending or subscriptions."""
     words = [word for word in name.split("-") if word not in ("", *_WINDOWS_S)]
     words = [word for word in words if not word.isdecimal()]
     return not words or any(word.startswith(("req", "token")) for word in words)
@@ -231,11 +231,12 @@ def _moment_s(text: str, unix: float, headers: Headers) -> float | None:
 
 
 _CLOCKS_DIFFER_S = 2.0
-"""A ``date`` has whole seconds and comes a moment later, so a smaller difference tells nothing."""
+"""A smaller difference of the clocks is ignored: ``date`` has whole seconds, and takes a moment to
+arrive."""
 
 
 def _written_at(headers: Headers, unix: float) -> float:
-    """Return when headers were written, by the provider's clock if ours differs from it."""
+    """Return the Unix time of headers: by the provider's clock, if ours differs from it."""
     date = next((value for name, value in headers if name == b"date"), None)
     at = None if date is None else _date(date.decode("latin-1"))
     return unix if at is None or abs(at - unix) <= _CLOCKS_DIFFER_S else at
@@ -249,7 +250,7 @@ def _date(text: str) -> float | None:
         return None
 
 
-# --- a limit that headers tell --------------------------------------------------------------------
+# --- a limit that headers name --------------------------------------------------------------------
 
 _BELIEVED_S = 3600.0
 """A header is believed for this time. Then one call may test whether it is still true."""
@@ -257,22 +258,22 @@ _LEARN_AGAIN_S = 0.05
 """While more than half of each limit is left, headers are read once in this time."""
 _SHORTEST_RESET_S = 1e-3
 _OTHERS_S = 3.0
-"""A provider may count more than this process. If it goes on doing so for these seconds, all of the
-difference counts as the use of others with the same key."""
+"""If a provider counts more use than this process for so many seconds, all of the difference is
+taken as the use of other processes with the same key."""
 _AFTER_WINDOW_S = 0.03
 """Seconds after the end of a window until it is used again."""
 _LONG_WINDOW_S = 5.0
-"""A ``reset`` of whole seconds may be rounded down. A second is added to a longer one."""
+"""A ``reset`` in whole seconds may be rounded down. So a second is added if it is at least this."""
 _TELLING = 0.1
 """Two readings tell a window from a bucket if this share of the limit was used between them."""
 _DIFFERENCES, _WINDOW_DIFFERENCES = 3, 5
-"""The number of ``differences`` that are kept of a bucket, and of a window. The smallest counts."""
+"""The number of ``differences`` that are kept, for a bucket and for a window."""
 _MOST_FOR_OTHERS = 0.95
 """The largest share of a limit that others are assumed to use. A call tests the rest."""
 
 
 class LimitReading(NamedTuple):
-    """What a header told of a limit, when the provider took the call."""
+    """A limit as a header described it, at the time when the provider accepted the call."""
 
     used: float = 0.0
     reset_s: float = 0.0
@@ -280,39 +281,39 @@ class LimitReading(NamedTuple):
 
     @property
     def ends(self) -> float:
-        """The time at which the limit is whole again."""
+        """The time at which the limit is full again."""
         return self.at + self.reset_s
 
     @property
     def surely_ends(self) -> float:
-        """The time from which a window is used again. Whole seconds may be rounded down."""
+        """The time from which calls use the next window. It allows for rounded seconds."""
         rounded = self.reset_s >= _LONG_WINDOW_S and self.reset_s.is_integer()
         return self.ends + (1.0 if rounded else 0.0) + _AFTER_WINDOW_S
 
 
 @dataclass(slots=True, eq=False)
 class _Bucket:
-    """One limit. It fills steadily, or is a window, at whose end all of it comes back."""
+    """How much is left of one limit, which is a token bucket or a fixed window."""
 
     kind: LimitKind
     level: float = 0.0
-    """Its level at the time ``at``."""
+    """The requests or tokens that were left at the time ``at``."""
     limit: float = 1.0
     per_s: float = 0.0
     at: float = 0.0
     believed_until: float = 0.0
     corrected: float = 0.0
-    """The sum of all corrections of its level."""
+    """The sum of all corrections of ``level``."""
     differences: tuple[float, ...] = ()
-    """The provider's last values minus the level without corrections."""
+    """The last values of the provider, each minus the level without corrections."""
     others_per_s: float = 0.0
-    """The use by other processes with the same key."""
+    """The use by other processes with the same key, in requests or tokens a second."""
     window_s: float = 0.0
-    """The length of the window; 0: it fills steadily."""
+    """The length of the window; 0 for a bucket."""
     ends: float = 0.0
     """The end of the present window."""
     first: LimitReading = field(default_factory=LimitReading)
-    """An earlier reading, by which a window is told from a bucket."""
+    """An earlier reading. With a later one it tells a window from a bucket."""
 
     def learn(
         self,
@@ -323,9 +324,9 @@ class _Bucket:
         began: float,
         now: float,
     ) -> None:
-        """Take over the provider's values, which were true when it took the call, at ``began``.
+        """Take over the provider's values, which were right when the call began, at ``began``.
 
-        ``taken`` is what ``mark`` returned then; None: the call began before the limit was known.
+        ``taken`` is what ``mark`` returned then, or None if the limit was not known then.
         """
         self.limit = window.limit or max(self.limit, remaining)
         reading = LimitReading(self.limit - remaining, reset_s or 0.0, began)
@@ -345,10 +346,10 @@ class _Bucket:
         self.at, self.believed_until = now, now + _BELIEVED_S
 
     def _correct(self, remaining: float, taken: tuple[float, float] | None, now: float) -> None:
-        """Correct the level by what was left when the provider took the call.
+        """Correct the level by the provider's ``remaining``.
 
         Calls of several processes reach the provider in another order than they are counted here,
-        and providers round down. So the smallest of the last differences counts.
+        and providers round down. So the smallest of the last differences is the correction.
         """
         level = self.level_at(now)
         if taken is None:
@@ -368,10 +369,10 @@ class _Bucket:
         self.level = min(level + correction, self.limit)
 
     def _detect_window(self, reading: LimitReading, now: float) -> None:
-        """Tell by two readings whether it is a window, and when the window ends.
+        """Tell from two readings whether the limit is a window, and when the window ends.
 
-        While a window is used up, its end stays where it is. A bucket that fills steadily is whole
-        the later, the more of it is used.
+        The end of a window does not change while more of it is used. A bucket that is used more is
+        full later.
         """
         first = self.first
         if reading.at < first.at or reading.ends <= now:
@@ -395,7 +396,7 @@ class _Bucket:
             self.ends = max(self.ends, reading.surely_ends)
 
     def mark(self) -> tuple[float, float]:
-        """Return its level as it is at ``at``, and the sum of its corrections."""
+        """Return the level at the time ``at``, and the sum of its corrections."""
         return self.level, self.corrected
 
     def level_at(self, now: float) -> float:
@@ -423,10 +424,10 @@ class _Bucket:
         return min(float(max(1, tokens)), self.limit)
 
     def wait_s(self, tokens: int, now: float, calls: int, reserve: float) -> float:
-        """Return the seconds until the last of ``calls`` fits, and a reserve is left.
+        """Return the seconds until the limit allows ``calls``, with the share ``reserve`` left.
 
-        The use of others counts for the first call alone. It is a guess that a burst can make far
-        too high, and then it would refuse all calls that could wait.
+        The use of others counts only for the first call. A burst can make this estimate far too
+        high, and with it no call that could wait would be allowed to.
         """
         need, level = self.need(tokens), self.level_at(now)
         if reserve and not self.window_s:
@@ -444,43 +445,45 @@ class _Bucket:
         return max(0.0, min(wait_s, self.believed_until - now))
 
 
-# --- a limit that no header tells -----------------------------------------------------------------
+# --- a limit that no header names -----------------------------------------------------------------
 
 _FIRST_PER_S, _MOST_FIRST_PER_S = 1.0, 100.0
 """The fewest and the most calls a second after the first refusal."""
 _DOUBLES_S, _LEAST_DOUBLES_S, _MOST_DOUBLES_S = 1.0, 2.0, 60.0
-"""Seconds in which the rate doubles: while nothing is known of the limit, and afterwards at least,
-and at most."""
+"""Seconds in which the rate doubles: before the limit was measured; afterwards, the least and the
+most."""
 _CONFIRMED = 0.1
 """Two measurements that differ by less than this share confirm each other."""
 _MOST_DOUBLINGS = 6.0
 _UNANNOUNCED_S = 600.0
-"""Seconds until a limit that no header tells is forgotten."""
+"""Seconds until an unannounced limit is forgotten."""
 _LEAST_ANSWERED, _LEAST_S, _ENOUGH_S = 8.0, 1.0, 10.0
-"""A rate is measured over so many answered calls and at least so many seconds, or over one call in
-so many seconds."""
+"""A rate is measured over 8 answered calls and at least 1 s, or over one answered call and 10 s."""
 _LONGEST_BURST_S = 60.0
 UNANNOUNCED = "untold"
-"""The name of a limit that no header tells. Stored limits have it, so it cannot change."""
+"""The name of an unannounced limit. It must not change, because stored limits have it."""
 
 
 class _UnannouncedLimit(_Bucket):
-    """The rate at which a provider answers calls that tells no limit before it refuses.
+    """Estimates the rate of calls that a provider allows, from its refusals alone.
 
-    A refusal means that nothing is left. So the calls that were answered between two refusals,
-    divided by the time between them, are the rate that the limit allows. This holds for a bucket,
-    and for windows over a whole one. The rate is first a guess and doubles each second, as in the
-    slow start of TCP. Later it doubles in half of the time over which it was measured, and more
-    slowly once another measurement confirms it: only more calls show that the limit is higher.
+    A refusal means that nothing is left. So the number of calls that were answered between two
+    refusals, divided by the time between them, is the rate that the limit allows. This is right for
+    a bucket, and also for a window if the time covers a whole window.
 
-    ``per_s`` is the measured rate, from which the rate grows. Calls are counted from a refusal on.
-    What is known of that refusal is kept in ``first``, so that it is stored as a bucket is.
+    The rate begins with a guess and doubles each second, as in the slow start of TCP. It keeps
+    growing after a measurement, because only more calls can show that the limit is higher: then it
+    doubles in half of the time over which it was measured, and more slowly once another measurement
+    confirms it.
+
+    ``per_s`` is the measured rate, from which the rate grows. ``first`` is the refusal from which
+    answered calls are counted, so that this limit is stored in the form of a bucket.
     """
 
     __slots__ = ()
 
     def refuse(self, pause_s: float, began: float, now: float) -> None:
-        """Note that a call was refused, which ``began`` then. No call is made for ``pause_s``."""
+        """Learn from a refused call that began at ``began``. No call is made for ``pause_s``."""
         if not self.believed_until:
             per_s = _MOST_FIRST_PER_S if pause_s < 1.0 / _MOST_FIRST_PER_S else 1.0 / pause_s
             self._measured(max(per_s, _FIRST_PER_S), _DOUBLES_S, _ENOUGH_S, now)
@@ -494,7 +497,7 @@ class _UnannouncedLimit(_Bucket):
         if many or (answered >= 1.0 and elapsed_s >= _ENOUGH_S):
             per_s = answered / elapsed_s
             doubles_s = max(elapsed_s / 2.0, _LEAST_DOUBLES_S)
-            # Calls were fewer than the rate allows, so they tell little.
+            # Fewer calls were made than the rate allows, so they show little about the limit.
             if level > 1.0 + granted / 10.0:
                 per_s, doubles_s = max(per_s, _FIRST_PER_S), _DOUBLES_S
             elif abs(per_s - self.per_s) < _CONFIRMED * self.per_s:
@@ -519,12 +522,12 @@ class _UnannouncedLimit(_Bucket):
 
     @property
     def _level_then(self) -> float:
-        """The level at that time."""
+        """The level at the time of that refusal."""
         return self.first.used
 
     @property
     def _doubles_s(self) -> float:
-        """The seconds in which the rate doubles."""
+        """The seconds in which the rate doubles now."""
         return self.first.reset_s
 
     @property
@@ -533,7 +536,7 @@ class _UnannouncedLimit(_Bucket):
         return self.believed_until - _UNANNOUNCED_S
 
     def _doublings(self, now: float) -> float:
-        """Return how often the rate has doubled."""
+        """Return how often the rate has doubled, also as a fraction."""
         return min(max(0.0, (now - self._grows_at) / self._doubles_s), _MOST_DOUBLINGS)
 
     def _rate(self, now: float) -> float:
@@ -553,14 +556,14 @@ class _UnannouncedLimit(_Bucket):
         return min(self.limit, self.level + self._granted(self.at, max(now, self.at)))
 
     def change(self, amount: float, now: float) -> None:
-        """Change the level. Calls that began before the last refusal make no debt."""
+        """Change the level, but not below 0: calls before the last refusal are no debt."""
         level = self.level_at(now)
         self.level, self.at = min(max(level + amount, min(level, 0.0)), self.limit), now
 
     def wait_s(self, tokens: int, now: float, calls: int, reserve: float) -> float:  # noqa: ARG002 - refusals show what is left
-        """Return the seconds until the last of ``calls`` fits.
+        """Return the seconds until the rate allows ``calls``.
 
-        For those after the first the rate is taken not to grow any more.
+        After the first call the rate is assumed to stay as it is.
         """
         level = self.level_at(now)
         wait_s = self._passes_s(1.0 - level, now) if level < 1.0 else 0.0
@@ -590,9 +593,9 @@ class _UnannouncedLimit(_Bucket):
 SavedLimits: TypeAlias = dict[
     str, tuple[float, float, float, float, tuple[float, ...], float, float, LimitReading]
 ]
-"""Limits by name, as numbers, without their levels."""
+"""The limits by name, as numbers, without their levels."""
 Taken: TypeAlias = dict[str, tuple[float, float]]
-"""The level of each limit after a call was counted, and the sum of its corrections by then."""
+"""For each limit, what ``mark`` returned after a call was counted: level and corrections."""
 NOTHING_TAKEN: Taken = {}
 
 
@@ -600,9 +603,9 @@ _CLOCK_ERROR_S = 10.0
 
 
 def are_possible(saved: SavedLimits, levels: Sequence[float], now: float) -> bool:
-    """Tell whether ``RateLimits`` can have these limits and levels now.
+    """Tell whether stored limits and levels are plausible.
 
-    A limit that is damaged, or that was written by a clock that is ahead, could refuse all calls.
+    Damaged limits, or limits from a clock that is ahead of ours, could stop all calls.
     """
     soon = now + _CLOCK_ERROR_S
     if len(saved) > MOST_LIMITS or len(levels) != 3 * len(saved):
@@ -626,12 +629,12 @@ def are_possible(saved: SavedLimits, levels: Sequence[float], now: float) -> boo
 class RateLimits:
     """The limits of one (upstream, model, key). ``now`` is always in monotonic seconds.
 
-    Nothing is limited until the provider's headers have named a limit, or it has refused a call.
+    All calls are allowed until the provider's headers name a limit, or it refuses a call.
     """
 
     def __init__(self) -> None:
         self.known = False
-        """A limit is known."""
+        """Whether any limit is known."""
         self._buckets: dict[str, _Bucket] = {}
 
     def learn(
@@ -644,12 +647,12 @@ class RateLimits:
         *,
         began: float | None = None,
     ) -> bool:
-        """Learn the limits that the headers of an answer name; ``unix`` is now in Unix seconds.
+        """Learn the limits that the headers of an answer name.
 
-        ``taken`` is what ``take`` returned for the call, at ``began`` (default: now). The headers
-        tell what was left when the provider took it, and other calls may have been made since.
-        Returns whether the headers told what is left of the tokens. ``windows``: what
-        ``limit_windows`` has read in them.
+        ``unix`` is the present Unix time. ``taken`` is what ``take`` returned when the call began,
+        at ``began`` (default: now): the headers say what was left then, and other calls may have
+        been made since. ``windows``, if given, is the result of ``limit_windows`` for the headers.
+        Returns whether the headers say how many tokens are left.
         """
         tells_tokens = False
         began = now if began is None else began
@@ -671,9 +674,9 @@ class RateLimits:
         return tells_tokens
 
     def learn_refusal(self, pause_s: float, began: float, now: float) -> None:
-        """Learn the rate of a provider that tells no limit from a call that it refused.
+        """Learn from a refused call the rate of a provider that names no limits.
 
-        The call ``began`` then, and the provider gets no call for ``pause_s`` now.
+        The call began at ``began``. The provider gets no call for the next ``pause_s``.
         """
         if not self._buckets:
             self._buckets[UNANNOUNCED] = _UnannouncedLimit(_limit_kind(UNANNOUNCED))
@@ -683,7 +686,7 @@ class RateLimits:
             unannounced.refuse(pause_s, began, now)
 
     def needs_headers(self, now: float) -> bool:
-        """Tell whether to ``learn`` from an answer, as the known limits are old or not ample."""
+        """Tell whether to ``learn`` from an answer: the known limits are old, or little is left."""
         fresh_until = now + _BELIEVED_S - _LEARN_AGAIN_S
         for bucket in self._buckets.values():
             if bucket.believed_until < fresh_until or bucket.level_at(now) < bucket.limit / 2:
@@ -691,9 +694,10 @@ class RateLimits:
         return False
 
     def ready_in_s(self, tokens: int, now: float, calls: int = 1, *, reserve: float = 0.0) -> float:
-        """Return the seconds until ``calls`` of ``tokens`` (input and reserved output) fit.
+        """Return the seconds until the limits allow ``calls`` of ``tokens`` each.
 
-        Afterwards the share ``reserve`` of a bucket is still left, but at most one call or token.
+        ``tokens`` are the input and the reserved output. Afterwards the share ``reserve`` of each
+        bucket is still left, but no more than one call or token.
         """
         if not self._buckets:
             return 0.0
@@ -711,13 +715,13 @@ class RateLimits:
         return min(shares, default=1.0)
 
     def take(self, tokens: int, now: float) -> Taken:
-        """Count a call that is being made. ``learn`` wants the result, with the call's answer."""
+        """Count a call that is being made. Give the result to ``learn``, with the call's answer."""
         for bucket in self._buckets.values():
             bucket.change(0.0 if bucket.kind.one_direction else -bucket.need(tokens), now)
         return {name: bucket.mark() for name, bucket in self._buckets.items()}
 
     def fits_share(self, calls: int, tokens: int, share: float, now: float) -> bool:
-        """Tell whether ``calls`` of ``tokens`` in all need at most a share of each limit's rest."""
+        """Tell whether ``calls`` of ``tokens`` in all need at most ``share`` of what is left."""
         for bucket in self._buckets.values():
             counted = bucket.kind.counts_tokens and not bucket.kind.one_direction
             if (tokens if counted else calls) > share * bucket.level_at(now):
@@ -739,7 +743,7 @@ class RateLimits:
 
     @property
     def levels(self) -> Sequence[float]:
-        """For each limit a time, the level then, and a window's end: all that a call changes."""
+        """What a call changes: for each limit a time, the level then, and a window's end."""
         return [
             number for each in self._buckets.values() for number in (each.at, each.level, each.ends)
         ]

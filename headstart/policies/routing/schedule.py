@@ -1,13 +1,13 @@
 """When to ask which upstream: attempts, retries, hedges and their budgets; the pace of a batch.
 
-Hedging follows Dean and Barroso, "The Tail at Scale" (CACM 2013): another upstream is asked once
-the first one has taken longer than most calls do. A share ``extra_calls`` of the requests is then
-sent twice.
+Hedging follows Dean and Barroso, "The Tail at Scale" (CACM 2013): another upstream is asked if the
+first one takes longer than most calls do. So the share ``extra_calls`` of the requests is sent
+twice.
 
-**How many calls a batch makes at once:** it finds the provider's limit by itself. Additive increase
-and multiplicative decrease, as in TCP (Chiu and Jain, 1989). The limit doubles with each round of
-answers until the first sign of too many calls, and then rises by one call with each round. A
-refusal (429) halves it; a round of slow answers lowers it by a fifth.
+**The number of concurrent calls of a batch** adapts to the provider's limit, by additive increase
+and multiplicative decrease as in TCP (Chiu and Jain, 1989). It doubles with each round of answers
+until the first sign of too many calls. After that it rises by one call with each round, a refusal
+(429) halves it, and a round of slow answers lowers it by a fifth.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 BUDGET_WINDOW = 1000
 """Number of requests over which a budget applies."""
 BUDGET_BURST = 10.0
-"""Most extra calls that can be saved up."""
+"""The most extra calls that can be saved up."""
 BUDGET_START = 3.0
-"""Extra calls that a new budget allows, if it allows as many among 1,000 requests. So a process
-that has just started may hedge its first calls."""
+"""The extra calls of a new budget, unless it allows fewer in 1,000 requests. So a process that has
+just started may hedge its first calls."""
 UNKNOWN_DELAY_S = 2.0
-"""The delay of hedges while there are too few measurements. The p95 of the quicker public models is
-shorter."""
+"""The delay of hedges while there are too few measurements. It is longer than the p95 of the faster
+public models."""
 HEDGE_SAMPLES = 20
 STALL_FACTOR = 3.0
-"""A time to first token beyond three times the p75 is a stall, and no slow call: in a lognormal
-distribution with a sigma up to 1, the p95 is below that."""
+"""A time to first token longer than three times the p75 is a stall, and not just a slow call: in a
+lognormal distribution with a sigma of up to 1, the p95 is shorter."""
 
 
 def hedge_delay_s(
@@ -55,11 +55,11 @@ def hedge_delay_s(
     """Return the time without a first token after which to ask the next upstream; None: never.
 
     ``estimates`` are in the order in which the upstreams would be asked. The delay is the time to
-    first token that a share ``extra_calls`` of the first upstream's calls exceeds, so that hedges
-    use up the budget. If a larger share of its calls stalls, the delay is the time beyond which a
+    first token that the share ``extra_calls`` of the first upstream's calls exceeds: so hedges just
+    use up their budget. If a larger share of its calls stalls, the delay is the time after which a
     call counts as stalled (``STALL_FACTOR``). It is at least ``floor_s``, and at most half of the
-    time until the deadline. There is no hedge while all upstreams are degraded, or when no other
-    one is ready.
+    time until the deadline. There is no hedge while all upstreams are degraded, or if no other one
+    is ready.
     """
     others = estimates[1:]
     if all(each.degraded for each in estimates) or not any(each.ready for each in others):
@@ -84,9 +84,9 @@ def _late_s(late_s: Sequence[float], share: float) -> float:
 def hedge_usd(first: RoutingEstimate, second: RoutingEstimate) -> tuple[float, float]:
     """Return the dollars that a request adds to the budget, and those that its hedge may waste.
 
-    Either of the two calls may be cancelled, so the hedge may waste the larger ``waste_usd``. A
-    request adds its cost at the first upstream, or at the second one if the first is free. If a
-    price is not known, both numbers are 0, and only the number of calls is limited.
+    Either of the two calls may be cancelled, so the hedge may waste the larger one of their
+    ``waste_usd``. A request adds its cost at the first upstream, or at the second one if the first
+    is free. If a price is not known, both results are 0, and only the number of calls is limited.
     """
     if first.cost_usd is None or second.cost_usd is None:
         return 0.0, 0.0
@@ -96,11 +96,10 @@ def hedge_usd(first: RoutingEstimate, second: RoutingEstimate) -> tuple[float, f
 class ExtraBudget:
     """A budget of extra calls and extra dollars, as shares of the requests and of their cost.
 
-    The extra calls among the last 1,000 requests are at most the share ``calls`` of them, and no
-    extra call is allowed that would bring the extra dollars above the share ``usd`` of their cost.
-    A new budget allows more at first: three extra calls and the cost of three requests, or what it
-    allows for 1,000 requests, if that is less. A token bucket spreads the calls: at most ten can be
-    saved up.
+    Over the last 1,000 requests, the extra calls are at most the share ``calls`` of the requests,
+    and their dollars at most the share ``usd`` of the requests' cost. A new budget allows three
+    extra calls and the cost of three requests at once, unless it allows less for 1,000 requests. A
+    token bucket spreads the extra calls over time: at most ten can be saved up.
     """
 
     def __init__(self, calls: float, usd: float) -> None:
@@ -160,8 +159,8 @@ def backoff_s(attempt: int, draw: float, retry_after_s: float | None) -> float:
 
     Full jitter (AWS Architecture Blog, "Exponential Backoff And Jitter", 2015): uniform in
     [0, min(cap, base x 2^attempt)], with ``draw`` uniform in [0, 1). If the provider names a time
-    (``retry_after_s``), the wait is that time and up to 0.25 s more, so that the callers that got
-    the same time do not all come back at once.
+    (``retry_after_s``), the wait is that time plus up to 0.25 s, so that callers with the same time
+    do not retry at the same moment.
     """
     if retry_after_s is not None:
         return retry_after_s + draw * _BASE_S
@@ -169,18 +168,18 @@ def backoff_s(attempt: int, draw: float, retry_after_s: float | None) -> float:
 
 
 def longest_wait_s(left_s: float | None) -> float:
-    """Return the longest wait for a member: a minute, and at most half of the time that is left."""
+    """Return the longest wait for a member: a minute, or half of the time that is left if less."""
     return _LONGEST_WAIT_S if left_s is None else min(_LONGEST_WAIT_S, left_s / 2)
 
 
 def fits_deadline(delay_s: float, left_s: float | None) -> bool:
-    """Tell whether a wait is at most the longest one."""
+    """Tell whether a wait is not longer than ``longest_wait_s``."""
     return delay_s <= longest_wait_s(left_s)
 
 
 MOST_REFUSALS, MOST_PROVIDER_REFUSALS = 2, 5
-"""Most times that a call queues for a member's rate limit: after refusals without a call, and after
-refusals by the provider."""
+"""How often a call queues for a member's rate limit at most: after refusals without a call, and
+after refusals by the provider."""
 
 SDK_PAUSES_S = 1.5
 """The longest pauses of OpenAI's and Anthropic's SDKs between their three tries, in seconds."""
@@ -189,8 +188,8 @@ SDK_PAUSES_S = 1.5
 class JoinTerms(NamedTuple):
     """The estimates by which a stream decides whether to wait for an equal whole answer in flight.
 
-    ``first_token_s``: seconds until the first token if the stream made its own call; infinite: it
-    waits for any time. ``whole_s``: seconds that a call for the whole answer usually takes.
+    ``first_token_s`` is the time to first token of the stream's own call; if it is infinite, the
+    stream waits as long as it takes. ``whole_s`` is the usual time of a call for the whole answer.
     """
 
     first_token_s: float
@@ -199,22 +198,22 @@ class JoinTerms(NamedTuple):
 
 ANY_WAIT = JoinTerms(math.inf, 0.0)
 MOST_WAITED = 2.0
-"""A stream waits at most this many times as long as its own call would need to its first token."""
+"""A stream waits at most this multiple of the time to first token of its own call."""
 LEAST_SAMPLES = 8
-"""Fewest measured calls from which a stream decides whether to wait."""
+"""The fewest measured calls for which a stream may wait."""
 
 
 def join_terms(when: JoinStreams, own: RoutingEstimate | None) -> JoinTerms | None:
     """Return the terms on which a stream waits for a whole answer in flight; None: it never waits.
 
-    ``own`` is the estimate of a call of its own; None: nothing is known.
+    ``own`` is the estimate of the stream's own call, or None if there is none.
     """
     if when == "always":
         return ANY_WAIT
     if when == "never" or own is None:
         return None
     if not own.ready:
-        return ANY_WAIT  # its own call would be refused, so it waits for any time
+        return ANY_WAIT  # its own call would be refused, so it waits as long as it takes
     known = own.samples >= LEAST_SAMPLES and own.tokens_per_s
     if not known or own.ttft_s is None or own.completion_s is None:
         return None
@@ -222,10 +221,10 @@ def join_terms(when: JoinStreams, own: RoutingEstimate | None) -> JoinTerms | No
 
 
 def twin_wait_s(terms: JoinTerms | None, elapsed_s: float) -> float | None:
-    """Return how long a stream waits for a whole answer that has been in flight for some time.
+    """Return how long a stream waits for a whole answer, or None if it does not wait.
 
-    None: not at all. If the call in flight has already taken longer than usual, the rest is
-    expected to take as long as it is late.
+    The call for the whole answer began ``elapsed_s`` seconds ago. If it is late already, the rest
+    is expected to take as long again as it is late.
     """
     if terms is None or abs(terms.whole_s - elapsed_s) > terms.first_token_s:
         return None
@@ -238,7 +237,7 @@ class AttemptStart(NamedTuple):
     member: int
     role: AttemptRole
     ignore_breaker: bool = False
-    """The member fails at present, but no other member is left."""
+    """Whether to ask the member although it fails at present, because no other member is left."""
     queues_until: float | None = None
     """The time until which the call queues for the member's rate limit; None: it does not."""
 
@@ -249,27 +248,27 @@ class AttemptRules(NamedTuple):
     retries: int = 1
     """Retries on the same member."""
     at_once: int = 1
-    """The number of members that are asked at once at the beginning."""
+    """The number of members that are asked at the same time at the beginning."""
     hedge_after_s: float | None = None
-    """Ask the second member after this time without a first content."""
+    """The time without a first content after which the second member is asked."""
 
 
 @dataclass(slots=True, eq=False)
 class _Tried:
-    """What a call has tried with one member."""
+    """The attempts of a call with one member."""
 
     asked: bool = False
     forced: bool = False
-    """It was asked although it fails at present."""
+    """Whether it was asked although it fails at present."""
     retries: int = 0
     retries_freely: bool = False
-    """Its next retry takes nothing from the budget."""
+    """Whether its next retry is not charged to the budget."""
     refusals: int = 0
-    """How often it refused the call for its rate limit, and the call then queued."""
+    """How often it refused the call for its rate limit, after which the call queued."""
     full: int = 0
     """How often no call was made, because its rate limit was used up."""
     limited: bool = False
-    """Its rate limit is used up. The next attempt queues for it."""
+    """Whether its rate limit is used up, so that the next attempt queues for it."""
     queues_until: float | None = None
     """The time until which the call queues for it, also when it queues again."""
 
@@ -285,16 +284,18 @@ class _Tried:
 class AttemptSchedule:
     """The attempts of one call: a state machine for one upstream, fallbacks, races and hedges.
 
-    The caller reports events to it, and it returns the members to ask and the time, until a member
+    Its user reports events to it, and it returns which members to ask and when, until a member
     wins. Times are seconds of one monotonic clock.
 
-    ``order`` holds members, best first. If a member fails, it is asked again if that may help;
-    otherwise the next member is asked, unless other members are still running. When no other member
-    is left, the schedule waits for members that asked for a wait, if the wait fits the
-    ``deadline``. Members whose circuit breaker is open are skipped at first, and asked once when no
-    other is left: perhaps they answer. ``may_retry`` and ``may_hedge`` take from budgets, so they
-    are called after all other conditions. The argument of ``may_retry`` tells whether no other
-    member is left. ``contexts`` are the largest prompts that the members accept, in tokens.
+    ``order`` has the members, the best first. A member that fails is asked again if that may help.
+    Otherwise the next member is asked, unless other members are still running. If no other member
+    is left, the schedule waits for members that asked for a wait, as far as the ``deadline``
+    allows. Members whose circuit breaker is open are skipped at first. They are asked once, if no
+    other member is left.
+
+    ``may_retry`` and ``may_hedge`` take from budgets, so they are called only if all other
+    conditions are met. The argument of ``may_retry`` tells whether no other member is left.
+    ``contexts`` has the largest prompts that the members accept, in tokens.
     """
 
     def __init__(
@@ -318,11 +319,11 @@ class AttemptSchedule:
         self._contexts = contexts or {}
         self._next = deque(order)
         self._planned: list[tuple[float, AttemptStart]] = []
-        """Attempts that are not due yet, with their times."""
+        """The attempts that are not due yet, with their times."""
         self._running: set[int] = set()
         self._tried: defaultdict[int, _Tried] = defaultdict(_Tried)
         self._retry_at: dict[int, float] = {}
-        """Members that may be asked again, each with the time from which on."""
+        """The members that may be asked again, with the earliest time for each."""
         self._avoided: deque[int] = deque()
         """Members that were not asked because they fail at present."""
         self._given_up = False
@@ -335,7 +336,7 @@ class AttemptSchedule:
 
     @property
     def side_by_side(self) -> bool:
-        """Two members may be asked at once. This is for the time before the first ``due``."""
+        """Whether two members may be asked at the same time. Ask before the first ``due``."""
         return len(self._planned) > 1 or self._hedge_at is not None
 
     @property
@@ -350,7 +351,7 @@ class AttemptSchedule:
 
     @property
     def wakes_at(self) -> float | None:
-        """The next time at which ``due`` returns members if nothing happens before; None: never."""
+        """The next time at which ``due`` returns members without a further event; None: never."""
         times = [at for at, _ in self._planned]
         if self._hedge_at is not None:
             times.append(self._hedge_at)
@@ -386,8 +387,8 @@ class AttemptSchedule:
     ) -> None:
         """Note that a running member failed.
 
-        ``asked`` False: no call was made, because its rate limit is used up. ``queues``: the
-        provider refused the call for its rate limit, and a call that queues for it may be answered.
+        ``asked`` is False if no call was made, because the rate limit is used up. ``queues`` is
+        True if the provider refused the call for its rate limit, for which a call may queue.
         """
         self._running.discard(member)
         tried = self._tried[member]
@@ -418,7 +419,7 @@ class AttemptSchedule:
         if self._given_up or not self.over:
             return
         if self._next:
-            # This attempt takes the place of a planned hedge.
+            # This attempt replaces a planned hedge.
             self._hedge_at = None
             self._plan(now, self._next.popleft(), AttemptRole.FALLBACK)
         elif self._avoided:
@@ -440,7 +441,7 @@ class AttemptSchedule:
         return theirs is None or own is None or theirs > own
 
     def _plan_soonest_retry(self, now: float) -> None:
-        """Plan to ask again the member that may be asked soonest, if the wait is worth it."""
+        """Plan a retry of the member that may be asked soonest, if the deadline allows the wait."""
         while self._retry_at and self.over:
             member = min(self._retry_at, key=self._retry_at.__getitem__)
             wait_s = max(0.0, self._retry_at.pop(member) - now)
@@ -481,19 +482,18 @@ class AttemptSchedule:
 # --- the pace of a batch --------------------------------------------------------------------------
 
 FIRST_LIMIT = 4.0
-"""The number of calls at once with which a batch begins."""
+"""The number of concurrent calls with which a batch begins."""
 AFTER_REFUSAL, AFTER_SLOW_ROUND = 0.5, 0.8
-"""The factors by which the limit falls."""
+"""The factors that lower the limit."""
 SLOW = 2.0
 """A round of answers that takes this many times the usual time is a sign of too many calls."""
 LEAST_ANSWERS = 16
-"""A round has as many answers as the limit, and at least this number, so that their mean is
-meaningful."""
+"""A round has as many answers as the limit, but at least this number for a meaningful mean."""
 SLOWER_STILL = 1.1
-"""A round that takes this many times as long as the slow one before is the first of a new row."""
+"""A slow round that takes this multiple of the slow one before starts a new row of slow rounds."""
 MOST_SLOW_ROUNDS, STILL_SLOW = 3, 0.75
-"""If this number of lower limits did not bring the time below this share, the requests take longer
-by themselves, and the new time is the usual one."""
+"""If three lower limits in a row do not bring the time below 75 %, the limit is not the reason: the
+requests now take longer, and the new time becomes the usual one."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """The pause after a refusal that names no time. It doubles until a call is answered."""
 MOST_REFUSED_ROUNDS = 10
@@ -501,26 +501,26 @@ MOST_REFUSED_ROUNDS = 10
 
 
 class BatchPace(Frozen):
-    """The known facts about the provider's limit. Times are in seconds of one monotonic clock."""
+    """The state of the search for the provider's limit. Times are of one monotonic clock."""
 
     most: int
     """The limit never rises above this number of calls."""
     limit: float = FIRST_LIMIT
     searching: bool = True
-    """No sign of too many calls was seen yet."""
+    """Whether there was no sign of too many calls yet."""
     lowered_at: float = -math.inf
     """The time of the last change. A call that began earlier says nothing about the present
     limit."""
     resumes_at: float = -math.inf
-    """No call may begin before."""
+    """No call may begin before this time."""
     refusals: int = 0
-    """Rounds that were refused since the last answer."""
+    """Refused rounds since the last answer."""
     usual_s: float | None = None
-    """The time of an answer while there is room."""
+    """The time of an answer while the limit is not reached."""
     slow_rounds: int = 0
     """Slow rounds in a row, each with a lower limit."""
     slow_s: float = 0.0
-    """The mean time of an answer in the first of them."""
+    """The mean time of an answer in the first of the slow rounds."""
     answers: int = 0
     """The answers of this round."""
     seconds: float = 0.0
@@ -535,7 +535,7 @@ class BatchPace(Frozen):
 
     @property
     def gives_up(self) -> bool:
-        """The provider refuses everything."""
+        """Whether the provider refuses everything, so that the batch ends."""
         return self.refusals >= MOST_REFUSED_ROUNDS
 
 
@@ -544,8 +544,9 @@ def pace_after_answer(
 ) -> BatchPace:
     """Return the pace after an answer of a provider.
 
-    The call ``began`` then, and its first content came after ``took_s``. ``in_flight`` counts the
-    calls that ran, with this one: where they were fewer than allowed, the limit was not tested.
+    The call began at ``began``, and its first content came ``took_s`` later. ``in_flight`` is the
+    number of calls that ran, with this one: if there were fewer than allowed, they did not test the
+    limit.
     """
     pace = msgspec.structs.replace(pace, refusals=0)
     if began < pace.lowered_at:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 _PRIOR = 0.25
-"""While lengths hardly differ, the slope is that of an answer which is decoded from its start. This
-assumption has the weight of this number of squared mean lengths; 20 answers whose lengths vary by
-half weigh 5."""
+"""The weight of the prior, in squared mean lengths. The prior assumes that the whole time is
+decoding time, and matters while the lengths hardly differ: 20 answers whose lengths vary by half
+weigh 5."""
 _OUTLIER = 4.0
 """A time counts as at most this multiple of the expected time, so that a stall does not bend the
 line."""
