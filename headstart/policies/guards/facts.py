@@ -311,7 +311,8 @@ _FOREIGN_CLASS = word_classes(
 """"All" and "some" in the other languages."""
 _BEFORE_ANY = words_of("am is are was were there do does did have has")
 _TIMES = words_of("time day night week month year hour minute morning evening single")
-_BEFORE_ALL = words_of("at after above in not of")
+_BEFORE_ALL = words_of("at after above in not")
+_BEFORE_OF_ALL = words_of("out first best most least last worst")
 _AFTER_ONLY = words_of("if been way ways reason")
 _AFTER_ALL = words_of("right set about time")
 _AFTER_SOME = words_of("reason help information info advice more time ideas tips way")
@@ -334,7 +335,8 @@ def quantifiers(words: Sequence[Word], *, foreign: bool = False) -> frozenset[st
             continue
         before = words[place - 1].text if place else ""
         after = words[place + 1].text if place + 1 < len(words) else ""
-        if not _is_quantifier_idiom(word.text, before, after):
+        last = words[max(place - 2, 0) : place + 1]
+        if not (_is_quantifier_idiom(word.text, before, after) or _is_out_of_all(last)):
             found.add(name)
     return frozenset(found)
 
@@ -360,6 +362,18 @@ def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
     if text in {"one", "single"}:  # "one" may be a pronoun: "which one is it"
         return before in {"every", "each"} or not after or is_function_word(after)
     return text == _ONLY and (before in {"not", "if"} or after in _AFTER_ONLY)
+
+
+def _is_out_of_all(words: Sequence[Word]) -> bool:
+    """Tell whether up to three words end with an "of all" that names what to choose from.
+
+    "(Out) of all seats, which are free?" and "first of all" do, "get rid of all of my orders" does
+    not.
+    """
+    texts = [word.text for word in words]
+    if texts[-2:] != ["of", "all"]:
+        return False
+    return len(words) == 2 or words[-2].capital or texts[0] in _BEFORE_OF_ALL
 
 
 # --- comparisons ---------------------------------------------------------------------------------
