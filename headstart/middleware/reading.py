@@ -167,7 +167,14 @@ def _parse(raw: bytes) -> Frame:
             data.append(value.removeprefix(b" "))
         elif name == b"event":
             event = value.removeprefix(b" ")
+    if not data and _is_bare_error(raw):
+        data.append(raw.strip())
     return Frame(raw, b"\n".join(data) if data else None, event)
+
+
+def _is_bare_error(raw: bytes) -> bool:
+    """Tell whether a frame is a JSON error without ``data:``. Google ends a stream with one."""
+    return raw.lstrip().startswith(b"{") and b'"error"' in raw
 
 
 _FIELD_BEFORE = re.compile(rb'"(?:%b)" ?: ?"\Z' % "|".join(sorted(TEXT_FIELDS)).encode())
