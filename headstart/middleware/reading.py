@@ -459,9 +459,9 @@ MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 MOST_TRIES = 8
 """Limit on the decoding in vain to find a JSON body's end, in lengths of the answer."""
 
-_NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?null(?=[,}\s])')
-"""A provider that was asked for usage sends it with each text. It cannot be inside a JSON string,
-where each quote has a backslash before it."""
+_NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?(?:null|\{(?:\s?"\w+"\s?:\s?0,?)+\})(?=[,}\s])')
+"""A provider that was asked for usage sends it with each text, as null or as zeros (Ollama). It
+cannot be inside a JSON string, where each quote has a backslash before it."""
 
 
 class BodyReader:

@@ -242,7 +242,10 @@ def test_an_error_without_data_before_it_is_read(
     assert b"over" in data
 
 
-@pytest.mark.parametrize("null", [b',"usage":null', b', "usage": null'])
+ZEROS = b',"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}'
+
+
+@pytest.mark.parametrize("null", [b',"usage":null', b', "usage": null', ZEROS])
 def test_usage_that_we_asked_for_leaves_no_nulls(null: bytes) -> None:
     """Without ``include_usage`` the API's chunks have no usage at all."""
     told = [chunk({"content": text}) for text in ("a", 'b ,"usage":null}', "c", "d")]
