@@ -523,8 +523,13 @@ def reasoning_part(text: str, signature: str | None) -> dict[str, Any]:
 
 
 def error_frame(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
-    """Return one data line: clients look for ``error`` at its very beginning."""
-    return b"data: %b\n\n" % error_body(error, request_id)
+    """Return the error twice: as data, and as Google writes it, as JSON without ``data:``.
+
+    Google's client for Go takes an error in data for an empty chunk, and the one for Java reads
+    nothing but data. Clients look for ``error`` at the very beginning.
+    """
+    body = error_body(error, request_id)
+    return b"data: %b\n\n%b\n" % (body, body)
 
 
 def _is_blocked(extra: dict[str, Any]) -> bool:

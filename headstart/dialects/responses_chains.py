@@ -87,6 +87,8 @@ class NamedAnswer(msgspec.Struct):
     id: str
     status: str = ""
     output: tuple[msgspec.Raw, ...] = ()
+    store: Any = None
+    """False: the provider does not keep it."""
 
 
 _read_request = msgspec.json.Decoder(_Request).decode

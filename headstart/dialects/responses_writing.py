@@ -345,8 +345,10 @@ class ResponsesEncoder:
         place = {"item_id": item.item.get("id"), "output_index": item.index}
         whole = _whole_part(part, frame)
         if not index:
-            field, text = CALLS[part.kind], "".join(part.texts)
-            written.append(self._frame(f"{name}.done", {**place, field: text}))
+            said = {CALLS[part.kind]: "".join(part.texts)}
+            if part.kind == "function_call":
+                place["name"] = item.item.get("name")
+            written.append(self._frame(f"{name}.done", {**place, **said}))
             return
         place[index] = part.number
         for number, cited in enumerate(annotations_of(whole)):

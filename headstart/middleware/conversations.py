@@ -548,6 +548,8 @@ class Chain:
         if response is None or answer is None or asked is None or not asked.keeps:
             return None
         items = asked.items if self._reads_later else [raw for raw, _ in self._named.items]
+        # Some servers, such as Ollama, store nothing, whatever the request says.
+        stored = answer.store is not False and not answer.id.startswith(OWN)
         return KeptTurn(
             id=answer.id,
             previous=asked.previous,
@@ -555,7 +557,7 @@ class Chain:
             response=response,
             created=unread.sent,
             upstream=unread.source.upstream,
-            own=unread.source.made_it and not answer.id.startswith(OWN),
+            own=stored and unread.source.made_it,
             items=tuple([id for id in item_ids(answer) if id is not None]),
         )
 

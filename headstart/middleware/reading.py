@@ -161,7 +161,14 @@ def _parse(raw: bytes) -> Frame:
             data.append(value.removeprefix(b" "))
         elif name == b"event":
             event = value.removeprefix(b" ")
+    if not data and _is_bare_error(raw):
+        data.append(raw.strip())
     return Frame(raw, b"\n".join(data) if data else None, event)
+
+
+def _is_bare_error(raw: bytes) -> bool:
+    """Tell whether a frame is a JSON error without ``data:``. Google ends a stream with one."""
+    return raw.lstrip().startswith(b"{") and b'"error"' in raw
 
 
 _FIELD_BEFORE = re.compile(rb'"(?:%b)" ?: ?"\Z' % "|".join(sorted(TEXT_FIELDS)).encode())
@@ -451,9 +458,9 @@ MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 MOST_TRIES = 8
 """The limit on decoding a JSON body that is not whole yet, in multiples of its length."""
 
-_NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?null(?=[,}\s])')
-"""Matches the null that a provider which was asked for usage sends with each text. It matches no
-part of a JSON string, in which each quote has a backslash before it."""
+_NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?(?:null|\{(?:\s?"\w+"\s?:\s?0,?)+\})(?=[,}\s])')
+"""Matches the usage that a provider which was asked for it sends with each text, as null or as zeros
+(Ollama). It matches no part of a JSON string, in which each quote has a backslash before it."""
 
 
 class BodyReader:

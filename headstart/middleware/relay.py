@@ -62,6 +62,7 @@ from headstart.types import (
     Call,
     Headers,
     Message,
+    Piece,
     Receive,
     Scope,
     Send,
@@ -69,13 +70,14 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from headstart.dialects.dialect import CountForm, Dialect
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.respond import HeaderList
+    from headstart.reply import Reply
     from headstart.settings import ServerSettings
 
 
@@ -83,6 +85,8 @@ PIECES_AHEAD = 4
 """Number of pieces of a request's body that are read before the upstream takes them."""
 
 
+_NO_PATH = frozenset((404, 405, 501))
+"""Statuses of a server that does not know a path."""
 _FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 """Methods of requests that cost nothing."""
 
@@ -254,6 +258,8 @@ class Relay:
             upstream = found
         async with await upstream.send(call) as reply:
             relayed.upstream, send = reply.upstream, relayed.send
+            if counting is not None and await _lacks_path(reply):
+                return await self._count(relayed, call, counting)
             headers = _headers_down(reply.headers, reply.upstream, call.id)
             if reply.transforms:
                 names = ",".join(reply.transforms).encode()
@@ -452,6 +458,25 @@ def _count_form(call: Call) -> CountForm | None:
     form = DIALECTS[call.dialect].count
     asks = form is not None and call.method == "POST" and form.path.fullmatch(call.path)
     return form if asks else None
+
+
+async def _lacks_path(reply: Reply) -> bool:
+    """Tell whether the upstream answers that it has no such path, and not that it lacks the model.
+
+    The reply keeps all of its pieces.
+    """
+    if reply.status not in _NO_PATH:
+        return False
+    pieces = reply.pieces
+    first = await anext(pieces, Piece(b""))
+
+    async def whole() -> AsyncGenerator[Piece]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    reply.filter(whole())
+    return b'"error"' not in first.data
 
 
 def _is_small_json(headers: Headers) -> bool:

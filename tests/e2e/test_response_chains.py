@@ -162,6 +162,15 @@ async def test_a_chain_of_three_turns_goes_up_as_it_came_and_its_repeat_is_all_h
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_a_provider_that_says_that_it_stores_nothing_gets_the_whole_chain(
+    stream: bool,
+) -> None:
+    async with chained(ResponsesProvider(forgets=True)) as gate:
+        turns = await talk(gate, stream=stream)
+    assert [turn.output_text for turn in turns] == SAID
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_a_chain_behind_a_hit_goes_on(stream: bool) -> None:
     provider = ResponsesProvider()
     async with chained(provider) as gate:

@@ -52,6 +52,26 @@ async def test_the_model_decides_whether_the_count_is_ours() -> None:
     assert (row.status, row.upstream, row.model, row.attempts) == (200, "", "gpt", ())
 
 
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (says("404 Not Found", b"404 page not found"), 200),
+        (says("405 Method Not Allowed", b'{"detail":"Method Not Allowed"}'), 200),
+        (says("404 Not Found", b'{"type":"error","error":{"type":"not_found_error"}}'), 404),
+    ],
+)
+async def test_an_upstream_without_the_path_leaves_the_count_to_us(
+    answer: bytes, status: int
+) -> None:
+    upstream = RawUpstream(answer)
+    async with relay_to(upstream, routes=(), options=(ANTHROPIC,)) as gate:
+        found, headers, body = await gate.ask(COUNT, prompt(text="word " * 100))
+    assert found == status
+    assert (headers.get("x-headstart-estimated") == "tokens") == (status == 200)
+    assert (b"input_tokens" in body) == (status == 200)
+    assert (b"not_found_error" in body) == (status == 404)
+
+
 async def test_a_route_without_an_upstream_of_the_dialect_gets_an_estimate() -> None:
     claude, chat = RawUpstream(COUNTED), RawUpstream(COUNTED)
     routes = ({"name": "private", "match": {"header": {"x-team": "p"}}, "upstreams": ["b"]},)

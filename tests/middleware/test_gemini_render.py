@@ -160,8 +160,10 @@ def test_our_errors_name_the_request() -> None:
     error = json.loads(DIALECT.error_body(Overloaded("busy"), "req-1"))["error"]
     assert (error["code"], error["status"]) == (429, "RESOURCE_EXHAUSTED")
     assert error["details"][0]["requestId"] == "req-1"
-    (event_,) = events_in(DIALECT.error_frame(ErrorReported(message="gone", status=502), "r"))
+    data, bare = DIALECT.error_frame(ErrorReported(message="gone", status=502), "r").split(b"\n\n")
+    (event_,) = events_in(data + b"\n\n")
     assert event_ == ErrorReported(message="gone", code="INTERNAL", status=502)
+    assert data == b"data: " + bare.rstrip(), "Google's client for Go wants it without data"
 
 
 # --- Google's own client ---------------------------------------------------------------------

@@ -229,7 +229,23 @@ def test_errors_own_frame_passes_as_it_came() -> None:
     assert read(FrameReader(OPENAI, "01H"), chunk({"content": "a"}) + ERROR)[0].endswith(ERROR)
 
 
-@pytest.mark.parametrize("null", [b',"usage":null', b', "usage": null'])
+@pytest.mark.parametrize("end", [b"", b"\r\n", b"\n\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("make", [lambda: FrameReader(OPENAI, "01H"), to_messages])
+def test_an_error_without_data_before_it_is_read(
+    make: Callable[[], BodyReader], end: bytes
+) -> None:
+    # Google ends a stream so.
+    bare = b'{\n  "error": {\n    "message": "over",\n    "code": 503\n  }\n}' + end
+    data, events = read(make(), chunk({"content": "a"}), bare)
+    assert isinstance(events[-1], ErrorReported)
+    assert events[-1].message == "over"
+    assert b"over" in data
+
+
+ZEROS = b',"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}'
+
+
+@pytest.mark.parametrize("null", [b',"usage":null', b', "usage": null', ZEROS])
 def test_usage_that_we_asked_for_leaves_no_nulls(null: bytes) -> None:
     """Without ``include_usage`` the API's chunks have no usage at all."""
     told = [chunk({"content": text}) for text in ("a", 'b ,"usage":null}', "c", "d")]

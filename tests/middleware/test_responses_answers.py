@@ -165,7 +165,10 @@ def test_items_events_and_ids_stand_in_their_places() -> None:
             called(),
         )
     )
-    told = [each["type"].removeprefix("response.") for each in events_in(stream_of(completion))]
+    events = events_in(stream_of(completion))
+    (arguments,) = (each for each in events if each["type"].endswith("arguments.done"))
+    assert arguments["name"] == called()["name"]
+    told = [each["type"].removeprefix("response.") for each in events]
     assert told == [
         "created",
         "in_progress",

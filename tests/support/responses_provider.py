@@ -16,10 +16,13 @@ class ResponsesProvider:
 
     It refuses ids that the key does not have, also in items. ``reasons``: answers begin with
     encrypted reasoning, which another provider cannot read. ``calls``: so many answers call a tool.
+    ``forgets``: it keeps nothing and says so, and overlooks the id of an earlier answer, as Ollama
+    does.
     """
 
-    def __init__(self, name: str = "", *, reasons: bool = False) -> None:
+    def __init__(self, name: str = "", *, reasons: bool = False, forgets: bool = False) -> None:
         self.name = name or secrets.token_hex(3)
+        self.forgets = forgets
         self.reasons = reasons
         self.calls = 0
         self.asked: list[dict[str, Any]] = []
@@ -57,7 +60,7 @@ class ResponsesProvider:
         if self.status != 200:
             return self.status, error("down")
         items: list[dict[str, Any]] = []
-        previous = asked.get("previous_response_id")
+        previous = None if self.forgets else asked.get("previous_response_id")
         if previous is not None:
             if (key, previous) not in self.kept:
                 message = UNKNOWN.format(previous)
@@ -117,7 +120,9 @@ class ResponsesProvider:
                 "total_tokens": 15,
             },
         }  # fmt: skip
-        if asked.get("store", True):
+        if self.forgets:
+            response["store"] = False
+        elif asked.get("store", True):
             self.kept[key, response["id"]] = {"response": response, "context": [*items, *output]}
         return 200, response
 
