@@ -459,8 +459,9 @@ MOST_TRIES = 8
 """The limit on decoding a JSON body that is not whole yet, in multiples of its length."""
 
 _NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?(?:null|\{(?:\s?"\w+"\s?:\s?0,?)+\})(?=[,}\s])')
-"""Matches the usage that a provider which was asked for it sends with each text, as null or as zeros
-(Ollama). It matches no part of a JSON string, in which each quote has a backslash before it."""
+"""Matches the usage that a provider which was asked for it sends with each text, as null or as
+zeros (Ollama). It matches no part of a JSON string, in which each quote has a backslash before
+it."""
 
 
 class BodyReader:
