@@ -84,10 +84,16 @@ class VectorIndex(Protocol):
         A second vector under one id replaces the first, in all partitions.
         """
 
-    def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
+    def has_room(self, partitions: tuple[str, ...]) -> bool:
+        """Tell whether ``add`` takes microseconds in these partitions. Never waits."""
+
+    def search(
+        self, partition: str, vector: bytes, k: int, least: float = -1.0
+    ) -> Sequence[Neighbor]:
         """Return up to ``k`` neighbours with their cosines (-1 to 1), the most similar first.
 
-        ``vector`` has the form that ``add`` takes. An unknown partition has no neighbours.
+        Those with a cosine below ``least`` may be left out. ``vector`` has the form that ``add``
+        takes. An unknown partition has no neighbours.
         """
 
     def remove(self, ids: Sequence[str]) -> None:

@@ -5,6 +5,10 @@ partition of up to ``SMALL_ROWS`` rows is one immutable ``bytes``. A search copi
 index that belongs to its thread. Only a larger partition has a FAISS index of its own. Both compute
 the same similarities.
 
+A search takes the time of reading the rows. If only a neighbour that is near is looked for, their
+**signs** are read first, one bit for each number. Two vectors with an angle ``a`` between them
+differ in about ``a / pi`` of their signs. Only rows that differ in few of them are compared.
+
 For another kind of partition, such as IVF-SQ8 for a million rows, implement ``Partition`` and let
 ``FlatPartition.add`` return it.
 """
@@ -12,6 +16,7 @@ For another kind of partition, such as IVF-SQ8 for a million rows, implement ``P
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from contextlib import contextmanager
 from functools import lru_cache
@@ -57,6 +62,22 @@ LARGEST_COSINE = 1.0
 """Rounding to fp16 can lift the cosine of equal vectors a little above 1."""
 ROW_TYPE = np.dtype("<f2")
 """The type of a number in a row."""
+_SIGNED = np.dtype("<i2")
+"""A number of a row, read as an integer, has the same sign."""
+FEWEST_SIGNED = 4096
+"""Fewest rows of a partition whose signs are kept. Fewer are compared in the same time without."""
+LEAST_SIGNED = 0.6
+"""The lowest similarity that is looked for by signs. Below it too many rows would be left."""
+MISSED = 3.1
+"""By how many standard deviations more of a row's signs may differ than their angle says. So a row
+that is just similar enough is missed once in a thousand times, a more similar one less often."""
+MOST_LEFT = 4096
+"""Most rows that are compared one by one after their signs. If more are left, all are compared."""
+CHEAP_ROWS = 8192
+"""The rows of a partition that are copied in some 0.2 ms."""
+MOST_ADDED = 65_536
+"""The rows of a partition from which even a row that has room is added in a thread: it may have to
+wait for another thread that searches there, 0.5 ms."""
 
 
 def pack_vector(sentence: NDArray[np.float32]) -> bytes:
@@ -103,12 +124,13 @@ class FaissIndex:
     """A VectorIndex on FAISS. A search never waits for another partition.
 
     Only one writer works at a time. It may take milliseconds in a large partition, so call it off
-    the event loop. A search takes about 10 µs in a small partition, and 20 µs more for each 1,000
-    rows.
+    the event loop, unless it ``has_room``. A search takes about 10 µs in a small partition, and
+    20 µs more for each 1,000 rows of 384 numbers. With ``signs`` it is faster if it looks for one
+    neighbour that is near: 20 µs among 7,000 rows of 128 numbers, 70 to 130 µs among 100,000.
     """
 
-    def __init__(self, dimension: int) -> None:
-        self._codec = RowCodec(dimension)
+    def __init__(self, dimension: int, *, signs: bool = False) -> None:
+        self._codec = RowCodec(dimension, signs=signs)
         self._partitions: dict[str, Partition] = {}
         self._homes: dict[str, tuple[str, ...]] = {}
         """The partitions of each id."""
@@ -150,14 +172,27 @@ class FaissIndex:
                 names = (*names, changed.name)
             self._homes[id] = names
 
-    def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
+    def has_room(self, partitions: tuple[str, ...]) -> bool:
+        """Tell whether a row can be added to partitions in microseconds."""
+        known = map(self._partitions.get, partitions)
+        return all(each is None or each.has_room() for each in known)
+
+    def search(
+        self, partition: str, vector: bytes, k: int, least: float = -1.0
+    ) -> Sequence[Neighbor]:
         """Return up to ``k`` neighbours, the most similar first; none for an unknown partition.
 
-        Raises VectorIndexError if the vector has another dimension.
+        Those below the similarity ``least`` may be left out. Raises VectorIndexError if the vector
+        has another dimension.
         """
         row = self._codec.check(vector)
         found = self._partitions.get(partition)
-        return [] if found is None else found.search(row, k)
+        if found is None:
+            return []
+        near = None
+        if k == 1 and least >= LEAST_SIGNED:
+            near = found.find_near(row, least)
+        return found.search(row, k) if near is None else near
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove ids; unknown ids are ignored. One call with many ids is cheapest."""
@@ -194,6 +229,12 @@ class Partition(Protocol):
 
     def search(self, row: bytes, k: int) -> list[Neighbor]: ...
 
+    def find_near(self, row: bytes, least: float) -> list[Neighbor] | None:
+        """Return the nearest neighbour; none if it is below ``least``. None: ``search`` for it."""
+
+    def has_room(self) -> bool:
+        """Tell whether ``add`` takes microseconds."""
+
     def add(self, id: str, row: bytes) -> Partition: ...
 
     def remove(self, gone: Collection[str]) -> Partition | None:
@@ -203,8 +244,9 @@ class Partition(Protocol):
 class RowCodec:
     """Converts rows to and from FAISS, and holds a scratch index for each thread."""
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: int, *, signs: bool = False) -> None:
         self.dimension = dimension
+        self.signs = signs and dimension % 8 == 0
         self._row_bytes = dimension * ROW_TYPE.itemsize
         self._threads = _Threads(self)
 
@@ -234,6 +276,29 @@ class RowCodec:
         index.codes.resize(capacity * self._row_bytes)
         index.codes.resize(0)  # a std::vector that shrinks keeps its memory
         return index
+
+    def new_signs(self, codes: NDArray[np.uint8], capacity: int) -> Any:
+        """Return an index of the signs of rows, with room for ``capacity`` of them."""
+        index: Any = faiss.IndexBinaryFlat(self.dimension)
+        index.xb.resize(capacity * self.dimension // 8)
+        index.xb.resize(0)
+        index.add(np.packbits(codes.view(_SIGNED) < 0, axis=1))
+        return index
+
+    def append_signs(self, index: Any, row: bytes) -> None:
+        """Append the signs of one row to an index of signs."""
+        index.add_c(1, self._threads.arrays.load_signs(row))
+
+    def with_similar_signs(self, index: Any, row: bytes, least: float) -> NDArray[np.int64]:
+        """Return the places of the rows whose signs let them be as similar as ``least``."""
+        share = math.acos(min(least, 1.0)) / math.pi
+        spread = math.sqrt(self.dimension * share * (1 - share))
+        most = int(self.dimension * share + MISSED * spread)
+        found = faiss.RangeSearchResult(1)
+        index.range_search_c(1, self._threads.arrays.load_signs(row), most + 1, found)
+        count = int(faiss.rev_swig_ptr(found.lims, 2)[1])
+        places: NDArray[np.int64] = faiss.rev_swig_ptr(found.labels, count).copy()
+        return places
 
     def scratch(self) -> faiss.IndexScalarQuantizer:
         """Return this thread's scratch index, empty."""
@@ -280,8 +345,8 @@ class _ThreadArrays:
     """
 
     __slots__ = (
-        "code", "code_at", "places", "places_at", "query", "query_at", "room", "scratch",
-        "similarities", "similarities_at",
+        "bits", "bits_at", "code", "code_at", "places", "places_at", "query", "query_at", "room",
+        "scratch", "similarities", "similarities_at",
     )  # fmt: skip
 
     def __init__(self, dimension: int, scratch: faiss.IndexScalarQuantizer) -> None:
@@ -289,8 +354,15 @@ class _ThreadArrays:
         code = np.empty(dimension * ROW_TYPE.itemsize, np.uint8)
         self.query = np.empty(dimension, np.float32)
         self.code, self.code_at = code.data, faiss.swig_ptr(code)
+        bits = np.empty((dimension + 7) // 8, np.uint8)
+        self.bits, self.bits_at = bits.data, faiss.swig_ptr(bits)
         self.query_at = faiss.swig_ptr(self.query)
         self.make_room(SMALL_ROWS)
+
+    def load_signs(self, row: bytes) -> Any:
+        """Write the signs of a row into this thread's bits, and return the place of these."""
+        self.bits[:] = np.packbits(np.frombuffer(row, _SIGNED) < 0).data
+        return self.bits_at
 
     def make_room(self, k: int) -> None:
         """Make arrays for ``k`` results."""
@@ -335,6 +407,12 @@ class SmallPartition(msgspec.Struct, frozen=True, gc=False):
         index.add_sa_codes(self.codec.codes(self.rows))
         return _neighbors(self.ids, *self.codec.search(index, row, min(k, len(self.ids))))
 
+    def find_near(self, row: bytes, least: float) -> None:
+        """So few rows are searched at once."""
+
+    def has_room(self) -> bool:
+        return True
+
     def add(self, id: str, row: bytes) -> Partition:
         ids, rows = (*self.ids, id), self.rows + row
         if len(ids) > SMALL_ROWS:
@@ -356,7 +434,7 @@ class FlatPartition:
     room. This copies about 6 KB for each added row, and on average leaves 6 % of the room unused.
     """
 
-    __slots__ = ("_capacity", "_codec", "_dead", "_ids", "_index", "_writing", "name")
+    __slots__ = ("_capacity", "_codec", "_dead", "_ids", "_index", "_signs", "_writing", "name")
 
     def __init__(
         self, codec: RowCodec, name: str, ids: list[str | None], codes: NDArray[np.uint8]
@@ -368,6 +446,8 @@ class FlatPartition:
         self._capacity = len(ids) + len(ids) // 8 + 1
         self._index = codec.new_index(self._capacity)
         self._index.add_sa_codes(codes)
+        signed = codec.signs and len(ids) >= FEWEST_SIGNED
+        self._signs = codec.new_signs(codes, self._capacity) if signed else None
         self._writing = threading.Lock()
         """FAISS must not search while it writes a row."""
 
@@ -384,12 +464,36 @@ class FlatPartition:
                 return found[:k]
             fetch *= 2  # too many tombstones among the found rows
 
+    def find_near(self, row: bytes, least: float) -> list[Neighbor] | None:
+        if self._signs is None:
+            return None
+        with self._writing:
+            places = self._codec.with_similar_signs(self._signs, row, least)
+            if len(places) > MOST_LEFT:
+                return None
+            if self._dead:
+                places = places[[self._ids[place] is not None for place in places.tolist()]]
+            if not len(places):
+                return []
+            codes = self._codec.codes_of(self._index)[places]
+        left: Any = self._codec.scratch()
+        left.add_sa_codes_c(len(codes), faiss.swig_ptr(codes), None)
+        (similarity,), (rank,) = self._codec.search(left, row, 1)
+        if similarity < least:
+            return []
+        return _neighbors(self._ids, [similarity], [int(places[rank])])
+
+    def has_room(self) -> bool:
+        return len(self._ids) < min(self._capacity, MOST_ADDED) or len(self._ids) < CHEAP_ROWS
+
     def add(self, id: str, row: bytes) -> Partition:
         if len(self._ids) == self._capacity:
             return self._rebuilt().add(id, row)
         self._ids.append(id)  # the id comes first: a search may find the row at once
         with self._writing:
             self._codec.append(self._index, row)
+            if self._signs is not None:
+                self._codec.append_signs(self._signs, row)
         return self
 
     def remove(self, gone: Collection[str]) -> Partition | None:

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
+from headstart.embeddings.index import LEAST_SIGNED
 from headstart.errors import StageError, StoreError, VectorIndexError
 from headstart.observe import Observer, StageFailed
 from headstart.types import UNDECODABLE, Delete, Entry, VectorRow
@@ -36,11 +37,14 @@ DECODED = 256
 LONGEST_DECODED = 64 * 1024
 """The most bytes of an encoded entry that is also kept as an object, which doubles its memory."""
 INLINE_ROWS = 8192
-"""Larger partitions are searched and changed in a thread, because they would stop the event loop
-for longer than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
+"""Larger partitions are searched in a thread, because they would stop the event loop for longer
+than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
 INLINE_SKETCHES = 16_384
 """In larger partitions the nearest sketch is searched in a thread. Among so many it is found in
 0.08 ms. It may have to wait for a thread that searches 256 neighbours there, in 0.2 ms."""
+INLINE_SIGNS = 65_536
+"""In larger partitions a sketch that is near is searched in a thread. Among so many it takes 0.05
+ms, because their signs are compared first."""
 
 
 # --- the hot tier ---------------------------------------------------------------------------------
@@ -281,12 +285,19 @@ class Replica:
         if deletions == self.deletions:
             self.hot.put(entry)
 
-    async def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
-        """Return up to ``k`` neighbours. Raises VectorIndexError."""
-        most = INLINE_SKETCHES if k == 1 and self.table is not None else INLINE_ROWS
+    async def search(
+        self, partition: str, vector: bytes, k: int, least: float = -1.0
+    ) -> Sequence[Neighbor]:
+        """Return up to ``k`` neighbours, perhaps without those below the similarity ``least``.
+
+        Raises VectorIndexError.
+        """
+        most = INLINE_ROWS
+        if k == 1 and self.table is not None:
+            most = INLINE_SIGNS if least >= LEAST_SIGNED else INLINE_SKETCHES
         if self.index.size(partition) <= most:
-            return self.index.search(partition, vector, k)
-        return await to_thread.run_sync(self.index.search, partition, vector, k)
+            return self.index.search(partition, vector, k, least)
+        return await to_thread.run_sync(self.index.search, partition, vector, k, least)
 
     def has_vector(self, id: str) -> bool:
         """Tell whether the vector of an indexed entry is known."""
@@ -338,8 +349,7 @@ class Replica:
             await self.add(rows)
 
     async def _add(self, new: Sequence[IndexRow]) -> None:
-        small = len(new) == 1 and max(map(self.index.size, new[0].partitions)) < INLINE_ROWS
-        if small and not self._writing:
+        if len(new) == 1 and not self._writing and self.index.has_room(new[0].partitions):
             refusal = _add_rows(self.index, new)
         else:
             refusal = await self._in_thread(partial(_add_rows, self.index, new))

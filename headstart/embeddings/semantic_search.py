@@ -212,17 +212,21 @@ class SemanticSearch(Generic[P]):
             too_long = self.entries.is_too_long(query.text)
             return query.miss("too-long" if too_long else "unknown-words")
         query.gate = self.policy.gate(query.context)
-        nearest = await self.replica.search(query.group, query.sketch, 1)
+        nearest = await self.replica.search(query.group, query.sketch, 1, query.gate)
         query.add_time("lookup_s")
-        if nearest and not self._passes(nearest[0], query):
+        if not nearest and not self.replica.index.size(query.group):
+            return miss("empty-partition")
+        if not self._passes(nearest, query):
             return miss("below-threshold", veto="threshold")
-        near = await self._near(query.group, query.sketch, query) if nearest else nearest
-        return near or miss("empty-partition")
+        near = await self._near(query.group, query.sketch, query)
+        if not near:
+            return miss("empty-partition")
+        query.priority = near[0].similarity
+        return near
 
-    def _passes(self, nearest: Neighbor, query: SemanticQuery) -> bool:
+    def _passes(self, nearest: Sequence[Neighbor], query: SemanticQuery) -> bool:
         """Tell whether a question is worth encoding. A small share of the others passes, too."""
-        query.priority = nearest.similarity
-        if nearest.similarity >= query.gate:
+        if nearest and nearest[0].similarity >= query.gate:
             query.gated = GateOutcome.PASSED
         elif query.gated is None:
             sampled = self.draw() < GATE_SAMPLE

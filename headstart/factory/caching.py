@@ -126,7 +126,7 @@ async def open_cache(
     vectors = sketcher or encoder
     cache = SemanticCache(
         store,
-        FaissIndex(1 if vectors is None else vectors.dimension),
+        FaissIndex(1 if vectors is None else vectors.dimension, signs=sketcher is not None),
         encoder,
         policy,
         sketcher=sketcher,

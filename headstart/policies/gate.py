@@ -21,12 +21,10 @@ share of hits among the encoded questions of the domain.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from headstart.decisions import GATE_SAMPLE, MatchContext
-from headstart.policies.routing.measures import Quantiles
 from headstart.types import Frozen, Latest
 
 if TYPE_CHECKING:
@@ -216,62 +214,37 @@ SHORTEST_S = 0.02
 LONGEST_S = 0.25
 UNKNOWN_S = 0.1
 """The wait while nothing is known. Few providers answer in less than 0.4 s."""
-HALF_LIFE = 50.0
-"""Number of answers after which an old one counts half."""
-RENEWED_EVERY = 8
-"""Number of answers of a route after which their median is computed again. Each of the first eight
-answers renews it."""
+MEMORY = 64
+"""Number of answers of a route and model that are remembered. Their median is the usual time."""
 MOST_KNOWN = 1024
 """Pairs of route and model that are remembered, some 2 KB each."""
 
 
-@dataclass(slots=True, eq=False)
-class _Answers:
-    """The times to the first byte of one route and model."""
-
-    times: Quantiles = field(default_factory=lambda: Quantiles(HALF_LIFE))
-    new: list[float] = field(default_factory=list)
-    """The times that ``times`` lacks."""
-    count: int = 0
-    typical_s: float | None = None
-    """The median. None: it must be computed again."""
-
-    def add_new(self, at: float) -> None:
-        """Add the new times, together: one after the other takes three times as long."""
-        self.count += len(self.new)
-        self.times.add_all(self.new, at)
-        self.new.clear()
-        self.typical_s = None
-
-
 class EncoderWaitLimit:
-    """Learns from misses how long a question may wait."""
+    """Learns from misses how long a question may wait.
+
+    Each miss is noted, and few questions wait: so the median is computed for the question.
+    """
 
     def __init__(self) -> None:
-        self._known: Latest[tuple[str, str], _Answers] = Latest(MOST_KNOWN)
-        self._learned = 0.0
+        self._first_bytes_s: Latest[tuple[str, str], deque[float]] = Latest(MOST_KNOWN)
 
     def learn(self, route: str, model: str, first_byte_s: float) -> None:
         """Note the time to the first byte of a fresh answer."""
-        key = route, model
-        known = self._known[key] = self._known.get(key) or _Answers()
-        known.new.append(first_byte_s)
-        self._learned += 1.0
-        if len(known.new) >= RENEWED_EVERY:
-            known.add_new(self._learned)
+        key, known = (route, model), self._first_bytes_s
+        if key in known:
+            known.move_to_end(key)
+        else:
+            known[key] = deque(maxlen=MEMORY)
+        known[key].append(first_byte_s)
 
     def wait_s(self, route: str, model: str, hit_share: float = FIRST_HIT_SHARE) -> float:
         """Return the longest wait for the encoder, in seconds.
 
         ``hit_share`` is the share of such questions that are hits once they are encoded.
         """
-        known = self._known.get((route, model))
+        known = self._first_bytes_s.get((route, model))
         if known is None:
             return UNKNOWN_S
-        if known.new and known.count < RENEWED_EVERY:
-            known.add_new(self._learned)
-        if known.typical_s is None:
-            known.typical_s = known.times.quantile(0.5)
-        if known.typical_s is None:
-            return UNKNOWN_S
-        return min(max(hit_share * known.typical_s, SHORTEST_S), LONGEST_S)
+        usual_s = sorted(known)[len(known) // 2]
+        return min(max(hit_share * usual_s, SHORTEST_S), LONGEST_S)

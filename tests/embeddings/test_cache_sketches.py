@@ -12,7 +12,7 @@ import pytest
 
 from headstart.decisions import MatchContext, Outcome
 from headstart.embeddings.index import pack_row, pack_vector
-from headstart.embeddings.replica import INLINE_ROWS, INLINE_SKETCHES
+from headstart.embeddings.replica import INLINE_ROWS, INLINE_SIGNS, INLINE_SKETCHES
 from headstart.embeddings.semantic_search import ENCODED_AT_ONCE, ENCODED_NEAR, NEIGHBORS
 from headstart.errors import EncoderError
 from headstart.observe import Gated, GateOutcome
@@ -94,17 +94,26 @@ async def test_how_long_to_wait_is_asked_only_for_a_question_that_is_encoded(rig
     assert waits
 
 
-@pytest.mark.parametrize("rows", [INLINE_ROWS, INLINE_SKETCHES])
+@pytest.mark.parametrize(
+    ("rows", "gate", "on_loop"),
+    [
+        (INLINE_ROWS, 0.0, True),
+        (INLINE_SKETCHES, 0.0, False),
+        (INLINE_SKETCHES, 0.8, True),
+        (INLINE_SIGNS, 0.8, False),
+    ],
+)
 async def test_a_question_is_compared_on_the_loop_with_more_sketches_than_neighbours(
-    rig: CacheRig, rows: int
+    rig: CacheRig, rows: int, gate: float, on_loop: bool
 ) -> None:
+    rig.policy.least = gate
     searched: list[tuple[int, bool]] = []
     index, main = rig.cache._index, threading.current_thread()
     search = index.search
 
-    def searching(partition: str, row: bytes, k: int) -> Sequence[Neighbor]:
+    def searching(partition: str, row: bytes, k: int, least: float = -1.0) -> Sequence[Neighbor]:
         searched.append((k, threading.current_thread() is main))
-        return search(partition, row, k)
+        return search(partition, row, k, least)
 
     await put(rig, "a", "one@0")
     far = pack_row(np.array([0.0, 1.0] + [0.0] * (SKETCH_DIMENSION - 2), np.float32))
@@ -113,7 +122,27 @@ async def test_a_question_is_compared_on_the_loop_with_more_sketches_than_neighb
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(index, "search", searching)
         assert (await find(rig, "uno@1")).entry is not None
-    assert searched == [(1, rows == INLINE_ROWS), (NEIGHBORS, False)]
+    assert searched == [(1, on_loop), (NEIGHBORS, False)]
+
+
+async def test_a_question_below_the_gate_may_be_sampled_though_its_neighbour_is_not_known(
+    rig: CacheRig,
+) -> None:
+    index = rig.cache._index
+    search = index.search
+
+    def near_ones(partition: str, row: bytes, k: int, least: float = -1.0) -> Sequence[Neighbor]:
+        found = search(partition, row, k, least)
+        return [near for near in found if near.similarity >= least]
+
+    await put(rig, "a", "one@0")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(index, "search", near_ones)
+        rig.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
+        assert (await find(rig, "uno@0~80")).reason == "below-threshold"
+        rig.cache._search.draw = lambda: 0.0  # type: ignore[union-attr]
+        assert (await find(rig, "uno@0~80")).entry is not None
+    assert gated(rig) == [GateOutcome.STOPPED, GateOutcome.FOUND]
 
 
 async def test_a_text_without_a_sketch_is_not_kept(rig: CacheRig) -> None:

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headstart.embeddings.index import (
+    CHEAP_ROWS,
+    FEWEST_SIGNED,
     MIN_COMPACTED,
+    MOST_LEFT,
     SMALL_ROWS,
     FaissIndex,
     FlatPartition,
@@ -212,6 +215,85 @@ def test_kept_rows_are_found_after_a_compaction_and_removed_ones_may_return() ->
     index.add(("p",), "p-0", vectors[0])
     assert index.search("p", vectors[0], 1)[0].id == "p-0"
     assert index.size("p") == 97
+
+
+# --- signs ----------------------------------------------------------------------------------------
+
+SIGNED_DIMENSION = 128
+
+
+def draw_signed(count: int, seed: int) -> NDArray[np.float32]:
+    rows = np.random.default_rng(seed).standard_normal((count, SIGNED_DIMENSION)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
+
+
+def near_to(rows: NDArray[np.float32], similarity: float, seed: int) -> NDArray[np.float32]:
+    """Rows that have this similarity to the given ones."""
+    other = draw_signed(len(rows), seed)
+    other -= (other * rows).sum(axis=1, keepdims=True) * rows
+    other /= np.linalg.norm(other, axis=1, keepdims=True)
+    mixed: NDArray[np.float32] = similarity * rows + np.sqrt(1 - similarity**2) * other
+    return mixed.astype(np.float32)
+
+
+def signed_index(rows: NDArray[np.float32]) -> FaissIndex:
+    index = FaissIndex(SIGNED_DIMENSION, signs=True)
+    fill(index, "p", [pack_vector(row) for row in rows])
+    return index
+
+
+def test_a_neighbour_that_is_near_is_found_by_its_signs() -> None:
+    rows = draw_signed(FEWEST_SIGNED + 800, 1)
+    index = signed_index(rows)
+    index.remove([f"p-{number}" for number in range(0, 100, 2)])
+    asked = near_to(rows[:1000], 0.82, 2)
+    missed = 0
+    for number, row in enumerate(asked):
+        found = index.search("p", pack_vector(row), 1, 0.8)
+        if number < 100 and number % 2 == 0:
+            assert found == []  # it was removed
+        elif found:
+            assert found == index.search("p", pack_vector(row), 1)
+            assert found[0].id == f"p-{number}"
+        else:
+            missed += 1
+    assert missed <= 3
+    for row in near_to(rows[1000:1100], 0.5, 3):
+        assert index.search("p", pack_vector(row), 1, 0.8) == []
+
+
+def test_rows_that_are_added_and_removed_keep_their_signs_in_step() -> None:
+    rows = draw_signed(FEWEST_SIGNED, 1)
+    index = signed_index(rows[:-1])
+    assert index.search("p", pack_vector(rows[-1]), 1, 0.9) != []  # too few rows to need signs
+    late = draw_signed(3000, 4)
+    for number, row in enumerate(late):
+        index.add(("p",), f"late-{number}", pack_vector(row))
+    index.remove([f"p-{number}" for number in range(2500)])
+    for number in range(0, 3000, 50):
+        (near,) = index.search("p", pack_vector(late[number]), 1, 0.9)
+        assert near.id == f"late-{number}"
+        assert index.search("p", pack_vector(-late[number]), 1, 0.9) == []
+    assert index.search("p", pack_vector(rows[7]), 1, 0.9) == []
+
+
+def test_many_rows_with_similar_signs_are_all_compared() -> None:
+    (row,) = draw_signed(1, 1)
+    alike = near_to(np.repeat(row[None], MOST_LEFT + 100, axis=0), 0.95, 2)
+    index = signed_index(np.concatenate([alike, row[None]]))
+    assert index.search("p", pack_vector(row), 1, 0.9)[0].id == f"p-{len(alike)}"
+
+
+def test_a_large_partition_has_room_until_it_must_be_copied() -> None:
+    index, rows = FaissIndex(DIMENSION), unit_rows(1) * CHEAP_ROWS
+    assert index.has_room(("p", "q"))
+    fill(index, "p", rows)
+    room = []
+    for number in range(CHEAP_ROWS // 4):
+        room.append(index.has_room(("p", "q")))
+        index.add(("p",), f"late-{number}", rows[0])
+    assert 0 < room.count(False) <= 3
 
 
 def test_a_vector_of_another_dimension_is_refused() -> None:
