@@ -1,4 +1,4 @@
-"""The facts of a prompt: numbers and units, dates, quantifiers, comparisons, names, its question.
+"""The facts of a prompt: numbers and units, dates, quantifiers, comparisons, names.
 
 Each kind of fact has a function that reads it from the words of a prompt, and a guard
 (``…_differ``) that compares it with the same fact of another prompt.
@@ -14,7 +14,6 @@ from headstart.policies.guards.words import (
     FOREIGN_DATES,
     by_first_word,
     count_common_start,
-    is_foreign_function_word,
     is_function_word,
     stem,
     stem_classes,
@@ -428,6 +427,11 @@ _ALONE = words_of("""
 """)
 """Words that also compare without "than". "Lower" and "earlier" are left out: the first may be a
 verb, the second an adverb."""
+LISTING = stems_of("""
+    what which who whose list show find give name
+    welche welcher welches cuál cuáles quel quelle quels quale quali
+""")
+"""Words that ask for the things themselves, and not for their number."""
 _WAYS = words_of("way ways method methods")
 """The best way and the easiest way are taken to be the same."""
 _THAN_REACH = 4
@@ -685,127 +689,3 @@ def _derived(one: str, other: str) -> bool:
     if shared == min(len(one), len(other)) and max(len(one), len(other)) <= _LEAST_SHARED_LETTERS:
         return True  # US, USA
     return shared >= _LEAST_SHARED_LETTERS and {one[shared:], other[shared:]} <= _DERIVED
-
-
-# --- what is asked for ---------------------------------------------------------------------------
-
-COUNT = "count"
-_INVERTED = words_of("when where")
-"""Words that ask only before a verb: "when does it open" asks, "when it opens" does not."""
-_VERBS = words_of(
-    "am is are was were do does did can could will would shall should may might has have"
-)
-_ALWAYS_ASKING = words_of("who why")
-"""Words that ask at the beginning of a text and after a function word."""
-_FOREIGN_ASKING = {
-    "when": "wann cuándo wanneer kiedy",
-    "where": "wo dónde où gdzie",
-    "who": "wer wen wem quién quiénes kto",
-    "why": "warum wieso weshalb pourquoi porquê waarom dlaczego varför",
-    "count": "cuántos cuántas quantos quantas quanti quante hoeveel",
-}
-"""Question words that ask at any place of a prompt."""
-_FOREIGN_OPENERS = {
-    "when": "quand quando när",
-    "where": "onde dove waar var",
-    "who": "qui quem chi vem",
-}
-"""Question words that ask at the beginning. Elsewhere some of them mean "if", "as" or "that"."""
-_FOREIGN_PHRASES = {
-    **dict.fromkeys(
-        [("wie", "viele"), ("combien", "de"), ("hur", "många"), ("hoe", "veel")], COUNT
-    ),
-    ("que", "é"): "definition",
-    ("qué", "es"): "definition",
-    ("cos'", "è"): "definition",
-}
-_FOREIGN_LISTING = stems_of("welche welcher welches cuál cuáles quel quelle quels quale quali")
-"""Words of other languages that ask for things. ``_FOREIGN_PHRASES`` has their phrases that ask for
-a number or a definition."""
-_ASKING, _OPENERS = word_classes(_FOREIGN_ASKING), word_classes(_FOREIGN_OPENERS)
-_PRICE = ("kost", "temps", "tijd", "cuesta", "costa")
-"""Beginnings of words which, after "how much", make it a question for a price or a time."""
-_CONTRACTED = {
-    word: asked
-    for asked in (*_INVERTED, *_ALWAYS_ASKING)
-    for word in (f"{asked}s", f"{asked}'s", f"{asked}'re", f"{asked}'d")
-}
-_ASKED_BY_NOUN = word_classes(
-    {
-        "when": "time date day month year",
-        "where": "place location city town country",
-        "who": "person",
-    }
-)
-"""Nouns after "what" and "which" that make them ask for a time, a place or a person."""
-MAY_ASK = (
-    _INVERTED | _ALWAYS_ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
-)
-LISTING = _FOREIGN_LISTING | stems_of("what which who whose list show find give name")
-"""Words that ask for the things themselves, and not for their number."""
-_AMOUNTS = stems_of("""
-    amount number count maximum minimum max min limit total sum average quantity size value balance
-    population much many remaining left anzahl número numero nombre aantal liczba antal límite
-""")
-"""Words with which a prompt may ask for a number without "how many"."""
-_UNITS_OF_TIME = stems_of("minute hour day night week month year")
-"""With these words, "how many" may mean "when": "how many days until the match"."""
-
-
-def asks(words: Sequence[Word], *, foreign: bool) -> frozenset[str]:
-    """Return what a prompt asks for: a time, a place, a person, a reason, a number of things."""
-    found = set(_foreign_asks([word.text for word in words]) if foreign else ())
-    for place, word in enumerate(words):
-        if word.text in MAY_ASK:
-            before = words[place - 1].text if place else ""
-            after = words[place + 1].text if place + 1 < len(words) else ""
-            found.add(_asked(before, word.text, after) or "")
-    return frozenset(found - {""})
-
-
-def _foreign_asks(texts: Sequence[str]) -> Iterator[str]:
-    """Yield what a prompt in another language asks for."""
-    for place, (text, after) in enumerate(zip(texts, (*texts[1:], ""), strict=True)):
-        asked = _ASKING.get(text)
-        if asked is None and (not place or (place == 1 and is_foreign_function_word(texts[0]))):
-            asked = _OPENERS.get(text)
-        if asked is None:
-            asked = _FOREIGN_PHRASES.get((text, after))
-        if asked is not None and not after.startswith(_PRICE):
-            yield asked
-
-
-def _asked(before: str, text: str, after: str) -> str | None:
-    asking = _CONTRACTED.get(text, text)
-    if asking in _INVERTED:
-        return asking if asking != text or after in _VERBS else None
-    if asking in _ALWAYS_ASKING:
-        return asking if not before or is_function_word(before) else None
-    if text in {"what", "which"}:
-        return _ASKED_BY_NOUN.get(after)
-    if text == "many":
-        return COUNT if before == "how" else None
-    if text in {"number", "count"} and after == "of":  # not "the phone number of the hotel"
-        return COUNT if before in {"", "total"} or is_function_word(before) else None
-    return None
-
-
-def asked_differs(a: Parse, b: Parse) -> bool:
-    """Veto if the prompts ask for different kinds of things: when and where, how many and which."""
-    if a.asks == b.asks:
-        return False
-    ours, theirs = a.asks - {COUNT}, b.asks - {COUNT}
-    if ours and theirs and ours.isdisjoint(theirs):
-        return True
-    if (COUNT in a.asks) == (COUNT in b.asks):
-        return False
-    counting, things = (a, b) if COUNT in a.asks else (b, a)
-    if not _AMOUNTS.isdisjoint(things.stems):
-        return False
-    if "all" in things.quantifiers - counting.quantifiers:
-        return True
-    # "How many came, and when did they?" and "When did they come?" may have one answer.
-    asks_else = bool(things.asks) and counting.asks == {COUNT}
-    if things.asks == {"when"} and not _UNITS_OF_TIME.isdisjoint(counting.stems):
-        asks_else = False
-    return asks_else or not LISTING.isdisjoint(things.stems)

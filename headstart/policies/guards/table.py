@@ -1,9 +1,9 @@
 """The table of guards, and the parse that gives them the facts of a prompt.
 
-Two guards are also in this file: ``connective``, and ``substitution``, which uses all other files
-of this folder. If only a name differs, two sentences have nearly the same vector, but the token
-vectors of the names differ. So ``substitution`` compares the vectors of exchanged words, and needs
-no list of names and no capitals.
+Three guards are also in this file: ``question``, ``connective``, and ``substitution``, which uses
+all other files of this folder. If only a name differs, two sentences have nearly the same vector,
+but the token vectors of the names differ. So ``substitution`` compares the vectors of exchanged
+words, and needs no list of names and no capitals.
 
 A guard is a pure function of two parses. It vetoes a neighbour by returning True
 (``docs/how-a-hit-is-decided.md``). A new guard needs a function, a row in ``GUARDS``, and its name
@@ -48,6 +48,7 @@ from headstart.policies.guards.words import (
     stems_of,
     with_digits,
 )
+from headstart.types import word_classes, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,6 +56,125 @@ if TYPE_CHECKING:
     from headstart.decisions import Encoding
     from headstart.policies.guards.words import Word
     from headstart.settings import GuardName
+
+# --- what is asked for ---------------------------------------------------------------------------
+
+COUNT = "count"
+_INVERTED = words_of("when where")
+"""Words that ask only before a verb: "when does it open" asks, "when it opens" does not."""
+_VERBS = words_of(
+    "am is are was were do does did can could will would shall should may might has have"
+)
+_ALWAYS_ASKING = words_of("who why")
+"""Words that ask at the beginning of a text and after a function word."""
+_FOREIGN_ASKING = {
+    "when": "wann cuándo wanneer kiedy",
+    "where": "wo dónde où gdzie",
+    "who": "wer wen wem quién quiénes kto",
+    "why": "warum wieso weshalb pourquoi porquê waarom dlaczego varför",
+    "count": "cuántos cuántas quantos quantas quanti quante hoeveel",
+}
+"""Question words that ask at any place of a prompt."""
+_FOREIGN_OPENERS = {
+    "when": "quand quando när",
+    "where": "onde dove waar var",
+    "who": "qui quem chi vem",
+}
+"""Question words that ask at the beginning. Elsewhere some of them mean "if", "as" or "that"."""
+_FOREIGN_PHRASES = {
+    **dict.fromkeys(
+        [("wie", "viele"), ("combien", "de"), ("hur", "många"), ("hoe", "veel")], COUNT
+    ),
+    ("que", "é"): "definition",
+    ("qué", "es"): "definition",
+    ("cos'", "è"): "definition",
+}
+_ASKING, _OPENERS = word_classes(_FOREIGN_ASKING), word_classes(_FOREIGN_OPENERS)
+_PRICE = ("kost", "temps", "tijd", "cuesta", "costa")
+"""Beginnings of words which, after "how much", make it a question for a price or a time."""
+_CONTRACTED = {
+    word: asked
+    for asked in (*_INVERTED, *_ALWAYS_ASKING)
+    for word in (f"{asked}s", f"{asked}'s", f"{asked}'re", f"{asked}'d")
+}
+_ASKED_BY_NOUN = word_classes(
+    {
+        "when": "time date day month year",
+        "where": "place location city town country",
+        "who": "person",
+    }
+)
+"""Nouns after "what" and "which" that make them ask for a time, a place or a person."""
+MAY_ASK = (
+    _INVERTED | _ALWAYS_ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
+)
+_AMOUNTS = stems_of("""
+    amount number count maximum minimum max min limit total sum average quantity size value balance
+    population much many remaining left anzahl número numero nombre aantal liczba antal límite
+""")
+"""Words with which a prompt may ask for a number without "how many"."""
+_UNITS_OF_TIME = stems_of("minute hour day night week month year")
+"""With these words, "how many" may mean "when": "how many days until the match"."""
+
+
+def asks(words: Sequence[Word], *, foreign: bool) -> frozenset[str]:
+    """Return what a prompt asks for: a time, a place, a person, a reason, a number of things."""
+    found = set(_foreign_asks([word.text for word in words]) if foreign else ())
+    for place, word in enumerate(words):
+        if word.text in MAY_ASK:
+            before = words[place - 1].text if place else ""
+            after = words[place + 1].text if place + 1 < len(words) else ""
+            found.add(_asked(before, word.text, after) or "")
+    return frozenset(found - {""})
+
+
+def _foreign_asks(texts: Sequence[str]) -> Iterator[str]:
+    """Yield what a prompt in another language asks for."""
+    for place, (text, after) in enumerate(zip(texts, (*texts[1:], ""), strict=True)):
+        asked = _ASKING.get(text)
+        if asked is None and (not place or (place == 1 and is_foreign_function_word(texts[0]))):
+            asked = _OPENERS.get(text)
+        if asked is None:
+            asked = _FOREIGN_PHRASES.get((text, after))
+        if asked is not None and not after.startswith(_PRICE):
+            yield asked
+
+
+def _asked(before: str, text: str, after: str) -> str | None:
+    asking = _CONTRACTED.get(text, text)
+    if asking in _INVERTED:
+        return asking if asking != text or after in _VERBS else None
+    if asking in _ALWAYS_ASKING:
+        return asking if not before or is_function_word(before) else None
+    if text in {"what", "which"}:
+        return _ASKED_BY_NOUN.get(after)
+    if text == "many":
+        return COUNT if before == "how" else None
+    if text in {"number", "count"} and after == "of":  # not "the phone number of the hotel"
+        return COUNT if before in {"", "total"} or is_function_word(before) else None
+    return None
+
+
+def asked_differs(a: Parse, b: Parse) -> bool:
+    """Veto if the prompts ask for different kinds of things: when and where, how many and which."""
+    if a.asks == b.asks:
+        return False
+    ours, theirs = a.asks - {COUNT}, b.asks - {COUNT}
+    if ours and theirs and ours.isdisjoint(theirs):
+        return True
+    if (COUNT in a.asks) == (COUNT in b.asks):
+        return False
+    counting, things = (a, b) if COUNT in a.asks else (b, a)
+    if not _AMOUNTS.isdisjoint(things.stems):
+        return False
+    if "all" in things.quantifiers - counting.quantifiers:
+        return True
+    # "How many came, and when did they?" and "When did they come?" may have one answer.
+    asks_else = bool(things.asks) and counting.asks == {COUNT}
+    if things.asks == {"when"} and not _UNITS_OF_TIME.isdisjoint(counting.stems):
+        asks_else = False
+    return asks_else or not facts.LISTING.isdisjoint(things.stems)
+
 
 # --- and, or -------------------------------------------------------------------------------------
 
@@ -98,7 +218,7 @@ def connectives_differ(a: Parse, b: Parse) -> bool:
 
 
 def _lists(parse: Parse) -> bool:
-    return facts.COUNT in parse.asks or not facts.LISTING.isdisjoint(parse.stems)
+    return COUNT in parse.asks or not facts.LISTING.isdisjoint(parse.stems)
 
 
 # --- substitution ---------------------------------------------------------------------------------
@@ -310,7 +430,7 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "name": facts.names_differ,
     "sign": signs_differ,
     "spelling": spellings_differ,
-    "question": facts.asked_differs,
+    "question": asked_differs,
     "connective": connectives_differ,
     "quantifier": facts.quantifiers_differ,
     "comparative": facts.comparisons_differ,
@@ -478,11 +598,11 @@ def _question_form(
     accents and capitals at all.
     """
     used = {word.text for word in words}
-    may_ask = foreign or not facts.MAY_ASK.isdisjoint(used)
-    asks = facts.asks(words, foreign=foreign) if may_ask else frozenset()
+    may_ask = foreign or not MAY_ASK.isdisjoint(used)
+    asked = asks(words, foreign=foreign) if may_ask else frozenset()
     joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
     shown = "" if MAY_BE_FORMULA.search(text) is None else signs(text)
     about_case = not ABOUT_CASE.isdisjoint(used)
     spelled = about_case or SPELLED.search(text) is not None
     written = spellings(text, words, about_case=about_case) if spelled else frozenset()
-    return asks, joins, shown, written
+    return asked, joins, shown, written
