@@ -1,7 +1,4 @@
-"""One provider behind HTTP, its connections and its certificates.
-
-``UpstreamSocket`` is a WebSocket to it.
-"""
+"""One provider behind HTTP, its connections and its certificates."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import sys
 import time
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -43,7 +40,7 @@ from headstart.middleware.upstreams.outgoing import (
     upstream_error,
 )
 from headstart.reply import Reply, Transcript
-from headstart.sockets import resolver, tls_of
+from headstart.sockets import CLOSE_S, HEARTBEAT_S, UpstreamSocket, resolver, tls_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -479,7 +476,7 @@ class HTTPUpstream:
         except _FAILURES as error:
             raise upstream_error(self._settings, error, FIRST_BYTE_S) from error
         assert isinstance(socket, Socket)
-        return UpstreamSocket(socket)
+        return UpstreamSocket(socket, socket.abort)
 
     async def _reply(
         self,
@@ -669,33 +666,7 @@ def _is_late(response: aiohttp.ClientResponse, reader: BodyReader) -> bool:
     return is_open and reader.closing and reader.ended
 
 
-CLOSE_S = 1.0
-"""Longest wait for the other side's answer to a close frame."""
-HEARTBEAT_S = 40.0
-"""Seconds of silence after which a provider gets a ping. It has half this time to answer."""
 MAX_REFUSAL_BYTES = 64 * 1024
-NORMAL, GOING_AWAY, NO_CODE, ABNORMAL, TOO_BIG, FAILED, RESTART = (
-    1000, 1001, 1005, 1006, 1009, 1011, 1012,
-)  # fmt: skip
-"""Close codes (RFC 6455, 7.4.1)."""
-_UNSENDABLE = frozenset((1004, NO_CODE, ABNORMAL, 1015))
-
-
-class Ending(NamedTuple):
-    """The way in which one side ended a WebSocket."""
-
-    code: int
-    reason: str = ""
-
-    def sendable(self, instead: int) -> Ending:
-        """Return it with a code that a close frame may carry, ``instead`` of one that it may not.
-
-        A side that closes without a code means the normal end.
-        """
-        if self.code == NO_CODE:
-            return Ending(NORMAL, self.reason)
-        known = 1000 <= self.code < 1015 or 3000 <= self.code < 5000
-        return self if known and self.code not in _UNSENDABLE else Ending(instead, self.reason)
 
 
 class Socket(aiohttp.ClientWebSocketResponse):
@@ -718,48 +689,6 @@ class Socket(aiohttp.ClientWebSocketResponse):
         """Drop unsent bytes, and close the connection."""
         if self._wire is not None:
             self._wire.abort()
-
-
-class UpstreamSocket:
-    """An open WebSocket. One task reads it, one writes to it."""
-
-    def __init__(self, socket: Socket) -> None:
-        self._socket = socket
-        self._is_closed = False
-        self.subprotocol = socket.protocol
-
-    async def send(self, data: bytes, *, is_text: bool) -> None:
-        """Send a message, and wait while the provider does not read. Raises ConnectionError."""
-        kind = aiohttp.WSMsgType.TEXT if is_text else aiohttp.WSMsgType.BINARY
-        await self._socket.send_frame(data, kind)
-
-    async def receive(self) -> bytes | str | Ending:
-        """Return the next message, or the way in which the provider ended. Pings are answered."""
-        message = await self._socket.receive()
-        if message.type is aiohttp.WSMsgType.BINARY:
-            return bytes(message.data)
-        if message.type is aiohttp.WSMsgType.TEXT:
-            return str(message.data)
-        if message.type is aiohttp.WSMsgType.CLOSE:
-            return Ending(message.data or NO_CODE, message.extra or "")
-        if message.type is aiohttp.WSMsgType.ERROR:
-            if getattr(message.data, "code", None) == TOO_BIG:
-                return Ending(TOO_BIG, "a message of the upstream is too large")
-            return Ending(ABNORMAL, "the upstream broke the protocol")
-        return Ending(ABNORMAL, "the upstream closed the connection")
-
-    async def close(self, ending: Ending) -> None:
-        """Send a close frame, or the answer to one, and end the connection within CLOSE_S.
-
-        Safe to call twice.
-        """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        # A provider that reads nothing would keep the connection open because of unsent bytes.
-        asyncio.get_running_loop().call_later(CLOSE_S, self._socket.abort)
-        reason = ending.reason.encode()[:123].decode(errors="ignore").encode()
-        await self._socket.close(code=ending.code, message=reason)
 
 
 async def refusing(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
