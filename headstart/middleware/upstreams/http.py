@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.helpers import TimerNoop
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_writer import StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD
 from yarl import URL
 
@@ -251,6 +253,17 @@ class _SilentPool(aiohttp.TCPConnector):
 LONG_BODY_BYTES = 1024 * 1024
 """The longest body that is given to the client library whole. It would write a longer one at once,
 which blocks the event loop."""
+SHORT_BODY_BYTES = 48 * 1024
+"""The longest body that ``_post`` sends: the library would not wait for the socket to take it."""
+POSTS_ITSELF = aiohttp.__version__.startswith("3.14.")
+"""``_post`` knows the parts of this client library. Others send all calls with their sessions."""
+LINE_BYTES = 32 * 1024
+"""An upstream's header lines may be long (policies, traces), but not endless."""
+BUFFER_BYTES = 256 * 1024
+"""The bytes of an answer that are read before their reader takes them."""
+_NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+_FRAMING = frozenset(("connection", "content-length", "expect", "host", "transfer-encoding"))
+"""Headers with which the client library sends a body in another way."""
 MOST_URLS = 64
 LONGEST_PATH = 256
 """The longest path whose URL is kept, so that the client library works out its parts once."""
@@ -300,6 +313,15 @@ class HTTPUpstream:
         self._timeout = aiohttp.ClientTimeout(
             connect=settings.connect_s, sock_connect=settings.connect_s, sock_read=FIRST_BYTE_S
         )
+        self._posts_itself = (
+            POSTS_ITSELF
+            and settings.proxy is None
+            and signer is None
+            and self._base.raw_user is None
+            and all(name.islower() and name not in _FRAMING for name in settings.headers)
+        )
+        self._origin: aiohttp.ClientRequest | None = None
+        """A request that tells ``_post`` where to connect; None: ``ClientSession`` sends it."""
         self._tls = tls_of(settings.name, settings.ca_file, settings.client_cert_file)
         self._session: aiohttp.ClientSession | None = None
         self._socket_session: aiohttp.ClientSession | None = None
@@ -314,12 +336,15 @@ class HTTPUpstream:
                 connector=_SilentPool(ssl=self._tls),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-                # An upstream's header lines may be long (policies, traces), but not endless.
-                max_line_size=32 * 1024,
-                max_field_size=32 * 1024,
-                read_bufsize=256 * 1024,
+                skip_auto_headers=_NOT_ADDED,
+                max_line_size=LINE_BYTES,
+                max_field_size=LINE_BYTES,
+                read_bufsize=BUFFER_BYTES,
             )
+            if self._posts_itself:
+                self._origin = aiohttp.ClientRequest(
+                    "GET", self._base, skip_auto_headers=_NOT_ADDED, session=self._session
+                )
         return self._session
 
     async def aclose(self) -> None:
@@ -404,6 +429,7 @@ class HTTPUpstream:
         crossed the end of the connection, this raises IdleConnectionClosed.
         """
         loop = asyncio.get_running_loop()
+        posts = method == "POST" and upload is None and 0 < len(body) <= SHORT_BODY_BYTES
         for again in (True, False):
             _is_reused.set(False)
             began = loop.time()
@@ -413,7 +439,10 @@ class HTTPUpstream:
                 # The client library writes a file piece by piece.
                 payload = io.BytesIO(body) if len(body) > LONG_BODY_BYTES else body or None
             try:
-                return await self._open().request(
+                session = self._open()
+                if posts and self._origin is not None:
+                    return await self._post(session, self._origin, url, headers, body)
+                return await session.request(
                     method,
                     url,
                     data=payload,
@@ -438,6 +467,62 @@ class HTTPUpstream:
                 raise
         raise AssertionError("unreachable")  # for type checkers
 
+    async def _post(
+        self,
+        session: aiohttp.ClientSession,
+        origin: aiohttp.ClientRequest,
+        url: URL,
+        headers: list[tuple[str, str]],
+        body: bytes,
+    ) -> aiohttp.ClientResponse:
+        """Call the parts of the client library as its ``request`` does, for a third of the time."""
+        assert session.connector is not None
+        try:
+            connection = await session.connector.connect(origin, traces=[], timeout=self._timeout)
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError(f"no connection to {url.host}") from error
+        protocol, timer = connection.protocol, TimerNoop()
+        assert protocol is not None
+        protocol.set_response_params(
+            timer=timer,
+            read_until_eof=True,
+            auto_decompress=False,
+            read_timeout=self._timeout.sock_read,
+            max_line_size=LINE_BYTES,
+            max_field_size=LINE_BYTES,
+            read_bufsize=BUFFER_BYTES,
+        )
+        fields = origin.headers.copy()  # it names the host
+        fields.extend((*headers, ("Content-Length", str(len(body)))))
+        try:
+            writer = StreamWriter(protocol, origin.loop)
+            await writer.write_headers(f"POST {url.raw_path_qs} HTTP/1.1", fields)
+            try:
+                await writer.write(body, drain=False)
+            except aiohttp.ClientConnectionResetError as error:
+                raise aiohttp.ClientOSError("the connection was closed") from error
+            protocol.start_timeout()
+            response = aiohttp.ClientResponse(
+                "POST",
+                url,
+                writer=None,
+                continue100=None,
+                timer=timer,
+                request_info=origin.request_info,
+                traces=[],
+                loop=origin.loop,
+                session=session,
+                stream_writer=writer,
+            )
+            try:
+                return await response.start(connection)
+            except BaseException:
+                response.close()
+                raise
+        except BaseException:
+            connection.close()
+            raise
+
     async def connect(
         self, call: Call, *, subprotocols: tuple[str, ...], max_bytes: int
     ) -> UpstreamSocket:
@@ -451,7 +536,7 @@ class HTTPUpstream:
                 connector=self._open().connector,
                 connector_owner=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+                skip_auto_headers=_NOT_ADDED,
                 auto_decompress=False,
                 timeout=self._timeout,
                 middlewares=(refusing,),
