@@ -555,7 +555,7 @@ class FrameReader(EventReader):
                     kept.append(raw)
             self.closing = stream.closing
             passed, texts = b"".join(kept), tuple(events)
-        if strip_usage:
+        if strip_usage and b'"usage"' in passed:
             passed = passed.replace(b',"usage":null', b"")
             name = passed.find(b'"usage"')
             # The null has other blanks than usual. The expression tests each comma, which is slow,
