@@ -46,7 +46,7 @@ INLINE_SKETCHES = 16_384
 # --- the hot tier ---------------------------------------------------------------------------------
 
 
-class HotEntry(NamedTuple):
+class HotEntry(msgspec.Struct, frozen=True, gc=False):
     """An encoded entry, and the fields that are read without decoding it."""
 
     exact: str

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import msgspec
+
 from headstart.attempts import Attempt, total_cost_usd
 from headstart.decisions import Lookup, Outcome, UnlabelledPair
 from headstart.errors import InvalidRequest
@@ -38,7 +40,7 @@ _BOUNDING = frozenset((DEADLINE, _SDK_TIMEOUT, b"x-stainless-retry-count"))
 _FOREVER_S = 1e9
 
 
-class Deadlines(NamedTuple):
+class Deadlines(msgspec.Struct, frozen=True, gc=False):
     """Limits in seconds from now; None: no limit."""
 
     begin_s: float | None
@@ -181,12 +183,13 @@ class RequestContext:
 
         Both count from the end of the body. Raises InvalidRequest.
         """
-        begin_s, whole_s, again = deadlines(self.scope["headers"], configured)
+        found = deadlines(self.scope["headers"], configured)
+        begin_s, whole_s = found.begin_s, found.whole_s
         since_s = time.perf_counter() - self.read_at
         read_at = asyncio.get_running_loop().time() - since_s
         self.begin_by = None if begin_s is None else read_at + begin_s
         self.deadline = None if whole_s is None else read_at + whole_s
-        if begin_s is not None and again:
+        if begin_s is not None and found.again:
             self.retry_from = read_at + GAVE_UP_SHARE * begin_s
 
     @property

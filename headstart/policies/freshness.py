@@ -14,6 +14,8 @@ from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from headstart.errors import InvalidRequest
 from headstart.settings import COMPRESSION_MODES, CompressionMode
 from headstart.types import Frozen, Headers
@@ -140,7 +142,7 @@ def question_class(text: str) -> QuestionClass:
     return QuestionClass.STABLE
 
 
-class Lifetime(NamedTuple):
+class Lifetime(msgspec.Struct, frozen=True, gc=False):
     """The lifetime of the answer to one question."""
 
     kind: QuestionClass = QuestionClass.STABLE

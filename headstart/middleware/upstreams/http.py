@@ -18,6 +18,7 @@ from aiohttp.helpers import TimerNoop
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_writer import StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD
+from msgspec.structs import replace
 from yarl import URL
 
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects, with_retry_after
@@ -424,9 +425,8 @@ class HTTPUpstream:
     ) -> aiohttp.ClientResponse:
         """Send a request, and wait for the head of its answer.
 
-        A provider may close an idle connection at the moment at which it is used again. If the
-        request was not even written, it is sent once more, on a connection that was not idle. If it
-        crossed the end of the connection, this raises IdleConnectionClosed.
+        A provider may close an idle connection when it is used again. If a request was not written,
+        it is sent once more. If it crossed the connection's end, this raises IdleConnectionClosed.
         """
         loop = asyncio.get_running_loop()
         posts = method == "POST" and upload is None and 0 < len(body) <= SHORT_BODY_BYTES
@@ -590,7 +590,7 @@ class HTTPUpstream:
         error_body: bytes | None = None
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
             error_body, headers = self.writer.masked(await self._read_ahead(response), head.headers)
-            head = head._replace(headers=headers, is_plain=head.is_plain or bool(secrets))
+            head = replace(head, headers=headers, is_plain=head.is_plain or bool(secrets))
         status, headers, reader = incoming.begin(head, transcript, strip_usage=strip_usage)
         if error_body is not None:
             headers = with_retry_after(headers, error_body)
