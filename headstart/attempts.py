@@ -84,7 +84,7 @@ FAILURES = (AttemptOutcome.FAILED, AttemptOutcome.BROKEN)
 """The outcomes that are the upstream's fault."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One upstream call, as the books keep it. The cost of a request is the sum of its attempts."""
 
     upstream: str

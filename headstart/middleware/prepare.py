@@ -528,10 +528,10 @@ class Preparer:
         lifetime = self._lifetimes.of(asked, rule.ttl_s, part)
         window_s = rule.repeat_window_s or endpoint.repeat_window_s
         return Prepared(
-            request=request,
-            key=key,
-            directives=directives,
-            scope=hashes.scope,
+            request,
+            key,
+            directives,
+            hashes.scope,
             semantic_refusal=(
                 self._refuse_semantic(request, question, lifetime) if compared else "exact-only"
             ),
