@@ -596,9 +596,8 @@ class HTTPUpstream:
             headers = with_retry_after(headers, error_body)
             pieces = pieces_of(error_body, reader, transcript)
         else:
-            at_finish = incoming.own is not None and incoming.own.ends_at_finish
             body = content, first
-            pieces = self._pieces(response, body, reader, transcript, ends_at_finish=at_finish)
+            pieces = self._pieces(response, body, reader, transcript, incoming.own)
 
         async def close(error: BaseException | None) -> None:
             if _is_late(response, reader):
@@ -614,6 +613,7 @@ class HTTPUpstream:
             transforms=transforms,
             closing=close,
             transcript=transcript,
+            form=(head.is_stream, head.is_plain) if headers is head.headers else None,
         )
 
     async def _read_ahead(self, response: aiohttp.ClientResponse) -> bytes:
@@ -635,8 +635,7 @@ class HTTPUpstream:
         body: tuple[MaskedBody | aiohttp.StreamReader, bytes],
         reader: BodyReader,
         transcript: Transcript,
-        *,
-        ends_at_finish: bool,
+        own: UpstreamDialect | None,
     ) -> AsyncGenerator[Piece]:
         """Yield the answer as it arrives, after the bytes of ``body`` that were read already.
 
@@ -664,7 +663,7 @@ class HTTPUpstream:
                     until = asyncio.get_running_loop().time() + AFTER_END_S
                 data = await _in_time(content.read(READ_BYTES), until if reader.finished else None)
         except _FAILURES as error:
-            if not (reader.finished and ends_at_finish):
+            if not (reader.finished and own is not None and own.ends_at_finish):
                 raise upstream_error(self._settings, error, self._settings.read_s) from error
         piece = reader.end()
         if piece.data or piece.events:
