@@ -596,8 +596,7 @@ class HTTPUpstream:
             headers = with_retry_after(headers, error_body)
             pieces = pieces_of(error_body, reader, transcript)
         else:
-            body = content, first
-            pieces = self._pieces(response, body, reader, transcript, incoming.own)
+            pieces = self._pieces(response, (content, first), reader, transcript, incoming.own)
 
         async def close(error: BaseException | None) -> None:
             if _is_late(response, reader):
@@ -681,6 +680,8 @@ class HTTPUpstream:
     async def _close(self, response: aiohttp.ClientResponse, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             self._keep_warm()
+        if response.closed and response.connection is None:
+            return  # its end was read, so the next call can use the connection
         try:
             await response.__aexit__(None, None, None)
         except _FAILURES as failure:
