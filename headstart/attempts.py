@@ -84,7 +84,7 @@ FAILURES = (AttemptOutcome.FAILED, AttemptOutcome.BROKEN)
 """The outcomes that are the upstream's fault."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One upstream call, as the books keep it. The cost of a request is the sum of its attempts."""
 
     upstream: str
@@ -125,7 +125,7 @@ def total_cost_usd(attempts: Iterable[Attempt]) -> float | None:
     return total
 
 
-class AttemptCosts(NamedTuple):
+class AttemptCosts(msgspec.Struct, frozen=True, gc=False):
     """The costs of a request's attempts."""
 
     total_usd: float | None
@@ -267,9 +267,7 @@ class AttemptLog:
         Attempts that failed keep their outcome.
         """
         self.own_ruling = outcome
-        self.rows[:] = [
-            row._replace(attempt=_ruled(row.attempt, row.log.ruling)) for row in self.rows
-        ]
+        self.rows[:] = [row.ruled() for row in self.rows]
 
     def book(
         self, attempt: Attempt, cost_of: CostOf | None = None, settle: Settle | None = None
@@ -314,11 +312,15 @@ class AttemptLog:
         return taken
 
 
-class _Row(NamedTuple):
+class _Row(msgspec.Struct, frozen=True):
     log: AttemptLog
     attempt: Attempt
     cost_of: CostOf | None
     settle: Settle | None
+
+    def ruled(self) -> _Row:
+        """Return the row after a ruling on its branch."""
+        return msgspec.structs.replace(self, attempt=_ruled(self.attempt, self.log.ruling))
 
     def at_length(self, tokens: int) -> Attempt:
         """Return the attempt with the cost of an answer of this length in tokens."""

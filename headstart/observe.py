@@ -34,7 +34,7 @@ class SocketTraffic(Frozen):
     """The code of the side that ended it; 0: it was never open."""
 
 
-class Served(Frozen, tag="served"):
+class Served(Frozen, tag="served", kw_only=False):
     """One request, answered or failed. It is also a row of the books that ``report`` reads.
 
     ``ttft_s`` is the time from the request's arrival to the first content byte sent to the client,

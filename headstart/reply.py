@@ -628,7 +628,9 @@ class Reply:
         transforms: tuple[str, ...] = (),
         closing: Closing | None = None,
         transcript: Transcript | None = None,
+        form: tuple[bool, bool] | None = None,
     ) -> None:
+        """``form`` is what ``form_of_body`` would return."""
         self.upstream = upstream
         self.status = status
         self.headers = headers
@@ -640,7 +642,7 @@ class Reply:
         """Set if another process made the call. That process stores the answer and books it."""
         self.usual_speed: Callable[[], float | None] | None = None
         """Returns the usual tokens per second of this upstream with this model, if known."""
-        self.is_stream, self.is_plain = form_of_body(headers)
+        self.is_stream, self.is_plain = form or form_of_body(headers)
         """Whether the body is a stream of events, and whether it is not compressed: then it can be
         read as it is."""
         self.transcript = Transcript() if transcript is None else transcript

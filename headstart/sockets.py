@@ -1,4 +1,4 @@
-"""Listening sockets for the servers of this package; names of, and TLS with, other servers."""
+"""Listening sockets for the servers of this package; names of, TLS and WebSockets with others."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import ssl
 import sys
 import threading
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from aiohttp import ClientSession, ThreadedResolver
+    from aiohttp import ClientSession, ClientWebSocketResponse, ThreadedResolver
 
 BACKLOG = 2048
 DESCRIPTORS = (65_536, 10_240)
@@ -216,3 +216,78 @@ def why_no_tls(error: Exception) -> str:
     if reason == "WRONG_VERSION_NUMBER":
         return "no TLS is spoken there; for plain HTTP, begin upstream.base_url with http:"
     return f"TLS failed: {reason.lower().replace('_', ' ') or type(found).__name__}"
+
+
+CLOSE_S = 1.0
+"""Longest wait for the other side's answer to a close frame."""
+HEARTBEAT_S = 40.0
+"""Seconds of silence after which a provider gets a ping. It has half this time to answer."""
+NORMAL, GOING_AWAY, NO_CODE, ABNORMAL, TOO_BIG, FAILED, RESTART = (
+    1000, 1001, 1005, 1006, 1009, 1011, 1012,
+)  # fmt: skip
+"""Close codes (RFC 6455, 7.4.1)."""
+_UNSENDABLE = frozenset((1004, NO_CODE, ABNORMAL, 1015))
+
+
+class Ending(NamedTuple):
+    """The way in which one side ended a WebSocket."""
+
+    code: int
+    reason: str = ""
+
+    def sendable(self, instead: int) -> Ending:
+        """Return it with a code that a close frame may carry, ``instead`` of one that it may not.
+
+        A side that closes without a code means the normal end.
+        """
+        if self.code == NO_CODE:
+            return Ending(NORMAL, self.reason)
+        known = 1000 <= self.code < 1015 or 3000 <= self.code < 5000
+        return self if known and self.code not in _UNSENDABLE else Ending(instead, self.reason)
+
+
+class UpstreamSocket:
+    """An open WebSocket. One task reads it, one writes to it."""
+
+    def __init__(self, socket: ClientWebSocketResponse, abort: Callable[[], None]) -> None:
+        """``abort`` drops unsent bytes, and closes the connection."""
+        self._socket = socket
+        self._abort = abort
+        self._is_closed = False
+        self.subprotocol = socket.protocol
+
+    async def send(self, data: bytes, *, is_text: bool) -> None:
+        """Send a message, and wait while the provider does not read. Raises ConnectionError."""
+        from aiohttp import WSMsgType
+
+        await self._socket.send_frame(data, WSMsgType.TEXT if is_text else WSMsgType.BINARY)
+
+    async def receive(self) -> bytes | str | Ending:
+        """Return the next message, or the way in which the provider ended. Pings are answered."""
+        from aiohttp import WSMsgType
+
+        message = await self._socket.receive()
+        if message.type is WSMsgType.BINARY:
+            return bytes(message.data)
+        if message.type is WSMsgType.TEXT:
+            return str(message.data)
+        if message.type is WSMsgType.CLOSE:
+            return Ending(message.data or NO_CODE, message.extra or "")
+        if message.type is WSMsgType.ERROR:
+            if getattr(message.data, "code", None) == TOO_BIG:
+                return Ending(TOO_BIG, "a message of the upstream is too large")
+            return Ending(ABNORMAL, "the upstream broke the protocol")
+        return Ending(ABNORMAL, "the upstream closed the connection")
+
+    async def close(self, ending: Ending) -> None:
+        """Send a close frame, or the answer to one, and end the connection within CLOSE_S.
+
+        Safe to call twice.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        # A provider that reads nothing would keep the connection open because of unsent bytes.
+        asyncio.get_running_loop().call_later(CLOSE_S, self._abort)
+        reason = ending.reason.encode()[:123].decode(errors="ignore").encode()
+        await self._socket.close(code=ending.code, message=reason)

@@ -111,7 +111,7 @@ class CacheMarks(Frozen):
     """For providers that cache by themselves: names requests that share a prefix. "": no name."""
 
 
-class Call(Frozen):
+class Call(Frozen, kw_only=False):
     """One request on its way through the engine to an upstream."""
 
     id: str

@@ -50,7 +50,7 @@ ms, because their signs are compared first."""
 # --- the hot tier ---------------------------------------------------------------------------------
 
 
-class HotEntry(NamedTuple):
+class HotEntry(msgspec.Struct, frozen=True, gc=False):
     """An encoded entry, and the fields that are read without decoding it."""
 
     exact: str

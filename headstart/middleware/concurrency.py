@@ -134,6 +134,7 @@ class Supervisor:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self.stopping = False
         """Only tasks that belong to the running ones may begin."""
@@ -149,8 +150,10 @@ class Supervisor:
         """Run ``function(*args)`` in the background, in a copy of the caller's context."""
         if self._closed:
             raise RuntimeError("the supervisor is closed")
+        if self._loop is None:  # to ask for it costs a call of the system before Python 3.12
+            self._loop = asyncio.get_running_loop()
         # A task group would cancel all tasks when one fails.
-        task = asyncio.get_running_loop().create_task(function(*args))
+        task = self._loop.create_task(function(*args))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -38,7 +38,6 @@ from headstart.middleware.respond import (
     error_response,
     send_whole,
 )
-from headstart.middleware.upstreams.http import GOING_AWAY
 from headstart.middleware.websocket_relay import with_key_header
 from headstart.observe import Observer, logger
 from headstart.policies.agreement.judge import answer_text
@@ -65,6 +64,7 @@ from headstart.policies.live_drafts import (
     with_inferences,
 )
 from headstart.settings import LiveStage  # noqa: TC001 - msgspec reads it
+from headstart.sockets import GOING_AWAY
 from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:

@@ -185,6 +185,9 @@ _PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
 _decode_string = msgspec.json.Decoder(str).decode
 
 
+_TEXTS = (TextDelta, ReasoningDelta)
+
+
 class TextShape(msgspec.Struct, frozen=True):
     """The bytes around the text in a frame that has only text, or only reasoning.
 
@@ -252,8 +255,11 @@ class TextShape(msgspec.Struct, frozen=True):
                 break
             texts.append(data[begin:quote])
             end = quote + past
-        if b"" in texts or _PLAIN.fullmatch(b"".join(texts)) is None:
+        joined = b"".join(texts)
+        if b"" in texts or _PLAIN.fullmatch(joined) is None:
             return "", start
+        if joined.isascii():
+            return joined.decode(), end
         try:
             # A character whose bytes are in two frames cannot be decoded, but the frames can pass.
             text_of_all = "".join([each.decode() for each in texts])
@@ -310,8 +316,8 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
         return None
     event = events[0]
     # A signature ends its block.
-    signed = isinstance(event, ReasoningDelta) and event.signature is not None
-    if signed or not isinstance(event, TextDelta | ReasoningDelta):
+    signed = type(event) is ReasoningDelta and event.signature is not None
+    if signed or not (type(event) is TextDelta or type(event) is ReasoningDelta):
         return None
     text = b'"%b"' % event.text.encode("utf-8", "surrogatepass")
     # Without a backslash, each string is in the frame as it is. So if the text occurs only once,
@@ -402,7 +408,7 @@ class EventStream:
             if self._ends_with(events):
                 return
             if frame.data:
-                is_text = len(events) == 1 and not self.ended
+                is_text = len(events) == 1 and type(events[0]) in _TEXTS and not self.ended
                 self._shape = learn_shape(frame.raw, events) if is_text else None
             yield frame.raw, events
             if self.ended:
@@ -563,7 +569,7 @@ class FrameReader(EventReader):
                     kept.append(raw)
             self.closing = stream.closing
             passed, texts = b"".join(kept), tuple(events)
-        if strip_usage:
+        if strip_usage and b'"usage"' in passed:
             passed = passed.replace(b',"usage":null', b"")
             name = passed.find(b'"usage"')
             # The null has other blanks than usual. The expression tests each comma, which is slow,

@@ -6,7 +6,9 @@ import asyncio
 import copy
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
 
 from headstart.attempts import Attempt, total_cost_usd
 from headstart.decisions import Lookup, Outcome, UnlabelledPair
@@ -20,6 +22,7 @@ from headstart.types import Call, Entry, Headers, Origin, Receive, Scope, Send
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from headstart.attempts import ShapingEffect
     from headstart.dialects.registry import DocumentForm
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import MatchedEndpoint
@@ -38,7 +41,7 @@ _BOUNDING = frozenset((DEADLINE, _SDK_TIMEOUT, b"x-stainless-retry-count"))
 _FOREVER_S = 1e9
 
 
-class Deadlines(NamedTuple):
+class Deadlines(msgspec.Struct, frozen=True, gc=False):
     """Limits in seconds from now; None: no limit."""
 
     begin_s: float | None
@@ -93,10 +96,9 @@ def _positive(value: bytes) -> float | None:
 BYTES_PER_TOKEN = 4
 """Bytes of a request's body for one token, for estimates."""
 GAVE_UP_SHARE = 0.8
-"""A client that leaves after this share of its SDK's timeout is taken to have given up.
+"""Share of an SDK's timeout after which a client that leaves has given up.
 
-The share is below 1 because the SDK counts from the first byte it sends, and we count from the last
-byte we read.
+The SDK began to count when it sent the first byte, and we begin when we have read the last one.
 """
 HINT_SIMILARITY = 0.8
 """The least similarity of a prompt whose answer is sent to the provider as a prediction."""
@@ -106,11 +108,13 @@ _MISS = Lookup(outcome=Outcome.MISS)
 
 @dataclass(slots=True, eq=False, repr=False)
 class RequestContext:
-    """One request that is being answered: its call, its flight, and what was sent of its answer.
+    """One request that is being answered: its call, its flight, and the sent part of its answer.
 
-    ``path`` is the raw path that has matched ``endpoint``. ``started`` and ``read_at`` (the end of
-    its body) are seconds of ``time.perf_counter``; ``first_byte`` and ``total_s`` are seconds since
-    ``started``. ``held_out`` is a hit that was not served, in order to measure what hits save.
+    ``path`` has matched ``endpoint`` (``endpoints.raw_path``).
+
+    ``started`` and ``read_at`` (the end of its body) are seconds of ``time.perf_counter``;
+    ``first_byte`` and ``total_s`` are seconds since ``started``. ``held_out`` is the answer of the
+    cache that was not served, because the call measures what hits save.
     """
 
     id: str
@@ -120,7 +124,7 @@ class RequestContext:
     receive: Receive
     send: Send
     affinity: str = ""
-    """The live draft to which it belongs. All calls of a draft should go to one provider."""
+    """The live draft that it belongs to, whose calls should stay with one provider."""
     started: float = field(default_factory=time.perf_counter)
     read_at: float = field(default_factory=time.perf_counter)
     timings: dict[bytes, float] = field(default_factory=dict)
@@ -162,7 +166,7 @@ class RequestContext:
     upstream_s: float | None = None
     stored: bool = False
     delivered: bool = False
-    """Whether the client has the whole answer, so that it may leave."""
+    """The client has the whole answer, so it may leave."""
     error: str | None = None
     held_out: Entry | None = None
     not_stored: str | None = None
@@ -181,17 +185,18 @@ class RequestContext:
 
         Both count from the end of the body. Raises InvalidRequest.
         """
-        begin_s, whole_s, again = deadlines(self.scope["headers"], configured)
+        found = deadlines(self.scope["headers"], configured)
+        begin_s, whole_s = found.begin_s, found.whole_s
         since_s = time.perf_counter() - self.read_at
         read_at = asyncio.get_running_loop().time() - since_s
         self.begin_by = None if begin_s is None else read_at + begin_s
         self.deadline = None if whole_s is None else read_at + whole_s
-        if begin_s is not None and again:
+        if begin_s is not None and found.again:
             self.retry_from = read_at + GAVE_UP_SHARE * begin_s
 
     @property
     def will_retry(self) -> bool:
-        """Whether its SDK has waited for its whole timeout, so that it will retry."""
+        """Whether its SDK has waited for its whole timeout in vain, so that it will retry."""
         if self.retry_from is None or self.status:
             return False
         return asyncio.get_running_loop().time() >= self.retry_from
@@ -237,14 +242,14 @@ class RequestContext:
             headers = (*headers, (b"cache-control", b"no-cache"))
         near = predicts and pair is not None and (self.lookup.similarity or 0.0) >= HINT_SIMILARITY
         return Call(
-            id=self.id,
-            method=scope["method"],
-            path=self.path,
-            query_string=scope["query_string"],
-            headers=headers,
-            body=sent,
-            dialect=self.endpoint.wire,
-            endpoint=self.endpoint.name,
+            self.id,
+            scope["method"],
+            self.path,
+            scope["query_string"],
+            headers,
+            sent,
+            self.endpoint.wire,
+            self.endpoint.name,
             caller=self.caller,
             route=self.prepared.route,
             request=request,
@@ -302,68 +307,77 @@ class RequestContext:
         elapsed = time.perf_counter() - self.started
         total_s = elapsed if self.total_s is None else self.total_s
         prepared, lookup, origin, attempts = self.prepared, self.lookup, self.origin, self.attempts
-        request, outcome, entry = prepared.request, lookup.outcome, lookup.entry
-        verdict = None if lookup.pair is None else lookup.pair.verdict
+        request, outcome, timings = prepared.request, lookup.outcome, self.timings
+        stream = request is not None and request.stream
         read_s = self.read_at - self.started
-        # A hit saves the original call's figures less its own.
-        saved = None if entry is None else entry.origin
-        avoided = saved or self.partly_saved or (origin if outcome is Outcome.JOINED else None)
-        saved_ttft_s, saved_tokens = None, 0
-        if saved is not None:
+        # Few rows have these fields. A constructor that gets all fields by name takes 6 µs.
+        shaped = self.flight.shaped if attempts and self.flight is not None else ()
+        odd = self.caller or self.error or self.not_stored or prepared.tags or shaped
+        rare = self._odd_fields(shaped) if odd else {}
+        if origin is not None and origin.estimated:
+            rare["estimated"] = True
+        entry, pair, held_out = lookup.entry, lookup.pair, self.held_out
+        if entry is not None or held_out is not None:
+            rare["entry"] = (entry or held_out).id  # type: ignore[union-attr]
+            rare["holdout"] = held_out is not None
+        if lookup.encode_s or lookup.similarity is not None or lookup.veto is not None:
+            rare["encode_s"] = lookup.encode_s
+            rare["similarity"], rare["veto"] = lookup.similarity, lookup.veto
+        if pair is not None:
+            rare["neighbor"], verdict = pair.entry.id, pair.verdict
+            if verdict is not None:
+                rare["rule"], rare["score"] = verdict.rule, verdict.score
+                rare["threshold"] = verdict.threshold
+        avoided = self.partly_saved or (origin if outcome is Outcome.JOINED else None)
+        if entry is not None:  # a hit saves the original call's figures less its own
+            avoided = entry.origin
             own_s = (self.first_byte or total_s) - read_s
-            if request is None or not request.stream:  # a whole answer's first token is at its end
-                saved_ttft_s = saved.total_s - own_s
-            elif saved.streamed:
-                saved_ttft_s = saved.ttft_s - own_s
+            if not stream:  # a whole answer's first token is at its end
+                rare["saved_ttft_s"] = avoided.total_s - own_s
+            elif avoided.streamed:
+                rare["saved_ttft_s"] = avoided.ttft_s - own_s
+            rare["saved_total_s"] = avoided.total_s - (total_s - read_s)
         if avoided is not None:
-            saved_tokens = avoided.prompt_tokens + avoided.completion_tokens + avoided.extra_tokens
-        answered = entry or self.held_out
+            tokens = avoided.prompt_tokens + avoided.completion_tokens + avoided.extra_tokens
+            rare["saved_tokens"], rare["saved_usd"] = tokens, avoided.cost_usd
+            rare["saved_extra_usd"] = avoided.extra_usd
+            rare["saved_prefix_usd"] = avoided.prefix_usd
         return Served(
-            id=self.id,
-            at=now - elapsed,
-            endpoint=self.endpoint.name,
-            outcome=outcome,
-            status=self.status,
-            stream=request is not None and request.stream,
-            total_s=total_s,
-            ttft_s=self.first_byte,
-            scope=prepared.scope,
-            caller=self.caller,
-            tags=booked_tags(prepared.tags) if prepared.tags else (),
+            self.id,
+            now - elapsed,
+            self.endpoint.name,
+            outcome,
+            self.status,
+            stream,
+            total_s,
+            self.first_byte,
+            prepared.scope,
             model="" if request is None else request.model,
             upstream=self.upstream,
             reason=lookup.reason,
-            similarity=lookup.similarity,
-            veto=lookup.veto,
-            entry=None if answered is None else answered.id,
-            holdout=self.held_out is not None,
             domain="" if outcome is Outcome.BYPASS else prepared.match_context.domain,
-            neighbor=None if lookup.pair is None else lookup.pair.entry.id,
-            rule=None if verdict is None else verdict.rule,
-            score=None if verdict is None else verdict.score,
-            threshold=None if verdict is None else verdict.threshold,
-            error=self.error,
-            encode_s=lookup.encode_s,
-            lookup_s=self.timings.get(b"lookup", 0.0),
+            lookup_s=timings.get(b"lookup", 0.0),
             upstream_s=self.upstream_s,
             prompt_tokens=0 if origin is None else origin.prompt_tokens,
             completion_tokens=0 if origin is None else origin.completion_tokens,
             cost_usd=total_cost_usd(attempts) if attempts else None if origin is None else 0.0,
-            estimated=origin is not None and origin.estimated,
             route=prepared.route,
-            shaped=self.flight.shaped if attempts and self.flight is not None else (),
             attempts=attempts,
-            overhead_s=sum(self.timings.values()) - self.timings.get(b"upstream", 0.0),
+            overhead_s=sum(timings.values()) - timings.get(b"upstream", 0.0),
             stored=self.stored,
-            not_stored=None if self.stored else self.not_stored,
             read_s=read_s,
-            saved_ttft_s=saved_ttft_s,
-            saved_total_s=0.0 if saved is None else saved.total_s - (total_s - read_s),
-            saved_tokens=saved_tokens,
-            saved_usd=None if avoided is None else avoided.cost_usd,
-            saved_extra_usd=0.0 if avoided is None else avoided.extra_usd,
-            saved_prefix_usd=0.0 if avoided is None else avoided.prefix_usd,
+            **rare,
         )
+
+    def _odd_fields(self, shaped: tuple[ShapingEffect, ...]) -> dict[str, Any]:
+        """Return fields of the row that only some deployments, and failed requests, have."""
+        return {
+            "caller": self.caller,
+            "error": self.error,
+            "not_stored": None if self.stored else self.not_stored,
+            "tags": booked_tags(self.prepared.tags),
+            "shaped": shaped,
+        }
 
 
 class KeptCall(NamedTuple):
@@ -376,8 +390,8 @@ class KeptCall(NamedTuple):
     trigger: Trigger
     """The reason why it was made."""
     discount_usd: float
-    """The dollars by which a cancelled call is cheaper than booked, because its prompt was in the
-    provider's prompt cache."""
+    """The dollars by which a cancelled call costs less than its booked price, because its prompt
+    was cached."""
     reserved_usd: float
     """The dollars that were set aside for its waste."""
 

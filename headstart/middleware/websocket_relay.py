@@ -33,7 +33,9 @@ from headstart.middleware.endpoints import raw_path
 from headstart.middleware.relay import RelayPaths
 from headstart.middleware.respond import allowed_headers, answer_handshake, error_response
 from headstart.middleware.upstreams.accounting import classify_failure
-from headstart.middleware.upstreams.http import (
+from headstart.observe import Observer, Served, SocketTraffic
+from headstart.policies.callers import is_secret
+from headstart.sockets import (
     ABNORMAL,
     CLOSE_S,
     FAILED,
@@ -42,8 +44,6 @@ from headstart.middleware.upstreams.http import (
     TOO_BIG,
     Ending,
 )
-from headstart.observe import Observer, Served, SocketTraffic
-from headstart.policies.callers import is_secret
 from headstart.types import Call, Headers, Receive, Scope, Send
 
 if TYPE_CHECKING:
@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
     from headstart.middleware.identity import AccessControl
-    from headstart.middleware.upstreams.http import HTTPUpstream, UpstreamSocket
+    from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.settings import ServerSettings
+    from headstart.sockets import UpstreamSocket
 
 ENDPOINT = "websocket"
 """The name of all WebSockets in the books."""

@@ -28,7 +28,7 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypedDict, TypeVar
 
 import anyio
 import msgspec
@@ -92,7 +92,7 @@ _decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {
 }
 
 
-class EncodedPut(NamedTuple):
+class EncodedPut(msgspec.Struct, frozen=True, gc=False):
     """A Put in the form that stores write: the columns of their searches, and the envelope."""
 
     id: str
@@ -164,7 +164,8 @@ def _encrypted(put: EncodedPut, cipher: StoreCipher) -> EncodedPut:
     if sketch is not None:
         row = cipher.seal(sketch.row, b"sketch " + id)
         sketch = msgspec.structs.replace(sketch, table=SEALED + sketch.table, row=row)
-    return put._replace(
+    return msgspec.structs.replace(
+        put,
         value=value,
         encoder=put.encoder if vector is None else SEALED + put.encoder,
         vector=vector,
@@ -248,7 +249,7 @@ def can_be_sent(entry: Entry) -> bool:
 # --- the log -------------------------------------------------------------------------------
 
 
-class LogRow(NamedTuple):
+class LogRow(msgspec.Struct, frozen=True, gc=False):
     """A row of the log: an entry was stored or removed."""
 
     cursor: str

@@ -718,11 +718,12 @@ class SQLiteWriter:
     def _store(self, put: EncodedPut, now: float) -> int | None:
         execute = self.connection.execute
         execute("DELETE FROM entries WHERE id = ? OR exact = ?", (put.id, put.exact))
+        searched = put.id, put.exact, put.partition, put.scope, put.encoder
         stored = execute(
             """INSERT INTO entries
             (id, exact, partition, scope, encoder, created, expires, used, bytes, value)
             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            (*put[:7], now, put.size, put.value),
+            (*searched, put.created, put.expires, now, put.size, put.value),
         )
         return stored.lastrowid
 

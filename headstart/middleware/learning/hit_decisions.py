@@ -146,7 +146,7 @@ class HitAction(Enum):
     ASK = "ask"
 
 
-class HitDecision(NamedTuple):
+class HitDecision(msgspec.Struct, frozen=True):
     """An action, the lookup to report, and the sample that a fresh answer would label."""
 
     action: HitAction

@@ -288,8 +288,13 @@ def _has_long_text(body: bytes) -> bool:
     A quote after a backslash does not end a text. If the backslash itself is escaped, this is
     wrong, and two texts count as one. Then the prompt is read for nothing.
     """
-    parts = body.replace(b'\\"', b"  ").split(b'"')
-    return max(map(len, parts)) >= MIN_TEXT_CHARS
+    plain, start, last = body.replace(b'\\"', b"  "), 0, len(body) - MIN_TEXT_CHARS
+    while start <= last:
+        quote = plain.rfind(b'"', start, start + MIN_TEXT_CHARS)
+        if quote < 0:
+            return True
+        start = quote + 1
+    return False
 
 
 class _Shorter(NamedTuple):

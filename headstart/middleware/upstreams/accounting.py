@@ -389,12 +389,12 @@ class AttemptBooking:
         first_at = self.first_at if self.streams else None
         decoding_s = 0.0 if first_at is None else self.last - first_at
         attempt = Attempt(
-            upstream=self.key.upstream,
-            model=self.key.model,
-            role=AttemptRole(self.call.role),
-            outcome=outcome,
-            at=self.at,
-            total_s=now - self.began,
+            self.key.upstream,
+            self.key.model,
+            AttemptRole(self.call.role),
+            outcome,
+            self.at,
+            now - self.began,
             ttft_s=None if first_at is None else first_at - self.began,
             tokens_per_s=tokens.completion / decoding_s if decoding_s > 0 else None,
             status=self.status,

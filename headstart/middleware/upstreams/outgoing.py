@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
 import aiohttp
 import msgspec
+from msgspec.structs import replace
 
 from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks
@@ -149,7 +150,7 @@ def _key_of(headers: Headers, query: bytes) -> bytes | None:
 _EVENTS = "text/event-stream"
 
 
-class AnswerHead(NamedTuple):
+class AnswerHead(msgspec.Struct, frozen=True, gc=False):
     """The status and the headers of an upstream's answer."""
 
     status: int
@@ -164,7 +165,7 @@ class AnswerHead(NamedTuple):
         kept = tuple([pair for pair in self.headers if pair[0] != b"content-type"])
         media_type = _EVENTS if is_stream else "application/json"
         headers = (*kept, (b"content-type", media_type.encode()))
-        return self._replace(headers=headers, is_stream=is_stream)
+        return replace(self, headers=headers, is_stream=is_stream)
 
 
 _UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
@@ -269,16 +270,16 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         ``strip_usage``: remove the chunk with the usage. Raises UpstreamProtocolError if the body
         has to be translated or assembled and is compressed.
         """
-        status, headers, is_stream, is_plain = head
+        status, headers, is_stream = head.status, head.headers, head.is_stream
         client, own, call = self.client, self.own, self.call
         request = call.request
-        if strip_usage:
+        if strip_usage and b"content-length" in [name for name, _ in headers]:
             headers = tuple([pair for pair in headers if pair[0] != b"content-length"])
         if client is None or own is None or request is None:
-            held = call.dialect in DOCUMENTS and status < 300 and is_plain
+            held = call.dialect in DOCUMENTS and status < 300 and head.is_plain
             return status, headers, WholeReader() if held else BodyReader()
         translates = client is not own
-        if not is_plain and (translates or call.streamed_upstream):
+        if not head.is_plain and (translates or call.streamed_upstream):
             raise UpstreamProtocolError("the upstream compressed its answer against our wish")
         if translates or (call.streamed_upstream and is_stream):
             types = client.content_types
@@ -287,7 +288,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         if translates:
             reader = self._translator(client, own, request, status, transcript, streams=is_stream)
             return translate_status(status, client), headers, reader
-        if not is_plain:
+        if not head.is_plain:
             return status, headers, BodyReader()
         if is_stream and call.streamed_upstream:
             return status, headers, StreamAssembler(own, client, self._naming(client), transcript)
@@ -437,7 +438,7 @@ class MaskedBody:
         )
 
 
-class OutgoingRequest(NamedTuple):
+class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
     """A request in the form in which it is sent."""
 
     path: bytes
@@ -490,7 +491,7 @@ class RequestWriter:
             marked = _marked(own.mark_cache, sent.body, call.cache_marks)
             if marked is not None:
                 name = KEYED if call.cache_marks.key else MARKED
-                sent = sent._replace(body=marked, transforms=(*sent.transforms, name))
+                sent = replace(sent, body=marked, transforms=(*sent.transforms, name))
         if self._raw_predict is not None:
             return self._at_model(sent, self._raw_predict)
         if upstream.api_version is None:
@@ -517,7 +518,7 @@ class RequestWriter:
         version = versions[0] if versions else self._main.required_headers[header]
         path, body = place(sent.path, sent.body, version)
         headers = [pair for pair in sent.headers if pair[0].lower() != header]
-        return sent._replace(path=path, query=b"", headers=headers, body=body)
+        return replace(sent, path=path, query=b"", headers=headers, body=body)
 
     def _passing(self, name: bytes) -> str:
         if name in self._dropped or name.startswith(OWN_PREFIX):
@@ -636,7 +637,7 @@ class RequestWriter:
                 path, query = streamed
             else:
                 members["stream"] = True
-            request = msgspec.structs.replace(request, stream=True)
+            request = replace(request, stream=True)
         if upstream.fields:
             members.update(upstream.fields)
             names.append("fields")
@@ -658,7 +659,7 @@ class RequestWriter:
         asked = client.read_request(request)
         real = upstream.models.get(request.model, request.model)
         streams = asked.stream or call.streamed_upstream
-        asked = msgspec.structs.replace(
+        asked = replace(
             asked, model=real, stream=streams, include_usage=streams and upstream.include_usage
         )
         written = own.write_request(asked, upstream.quirks)
@@ -697,7 +698,7 @@ def _at_deployment(sent: OutgoingRequest, model: str, version: str) -> OutgoingR
         path = b"%bdeployments/%b/%b" % (_VERSIONED, name, operation)
     stated = b"api-version=" + quote(version, safe="").encode()
     query = b"&".join(filter(None, (sent.query, stated)))
-    return sent._replace(path=path, query=query)
+    return replace(sent, path=path, query=query)
 
 
 def _with_members(body: bytes, members: Mapping[str, Any]) -> bytes:

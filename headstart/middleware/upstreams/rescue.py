@@ -131,6 +131,8 @@ class RescuedCandidate:
         request = call.request
         # An answer that is not streamed is sent at its end. Until then it can simply be replaced.
         if call.editable and request is not None and not (self._mode == "off" and request.stream):
+            if reply.transcript.ended and reply.transcript.error is None:
+                return reply  # all of it has come
             dialect = DIALECTS.get(call.dialect)
             if dialect is not None and dialect.is_chat:
                 reply.filter(self._rescue(reply, reply.pieces, reply.transcript, call, dialect))
@@ -148,8 +150,8 @@ class RescuedCandidate:
 
         If no other answer can follow, raises the error that broke the answer off.
         """
-        now = asyncio.get_running_loop().time
-        pace, asked = self._pace(reply, call), now()
+        now, pace = asyncio.get_running_loop().time, self._pace(reply, call)
+        asked = now()
         try:
             async for piece in pieces:
                 if pace is None:

@@ -94,10 +94,11 @@ class ReusableTimeout:
     event loop has not seen it yet.
     """
 
-    __slots__ = ("_extended", "_late", "_looks_at", "_loop", "_task", "_timer", "_until")
+    __slots__ = ("_extended", "_late", "_looks_at", "_loop", "_task", "_timer", "_until", "time")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self.time = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at = math.inf
         self._task: asyncio.Task[object] | None = None
@@ -193,8 +194,8 @@ class TargetCall:
         self._quiet_s = 0.0
         """Seconds of waiting since the last piece with content."""
         self._clock = clock
-        self._time = asyncio.get_running_loop().time
         self._timeout = ReusableTimeout()
+        self._time = self._timeout.time
         self._streams = call.request is not None and call.request.stream
         self._held: deque[Piece] = deque()
         self._over = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -436,7 +436,7 @@ _DEGRADED_S = 10.0
 """Seconds for which an upstream counts as degraded after a failure."""
 
 
-class Permit(NamedTuple):
+class Permit(msgspec.Struct, frozen=True, gc=False):
     """The permission to make one call. Report its end: ``succeeded``, ``failed``, ``neutral``."""
 
     generation: int

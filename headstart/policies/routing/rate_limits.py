@@ -430,6 +430,8 @@ class _Bucket:
         high, and with it no call that could wait would be allowed to.
         """
         need, level = self.need(tokens), self.level_at(now)
+        if level >= calls * need and not reserve:
+            return 0.0
         if reserve and not self.window_s:
             level -= min(1.0, reserve * self.limit, self.limit - need)
         first, others = need - level, (calls - 1) * need - max(0.0, level - need)
@@ -716,9 +718,11 @@ class RateLimits:
 
     def take(self, tokens: int, now: float) -> Taken:
         """Count a call that is being made. Give the result to ``learn``, with the call's answer."""
-        for bucket in self._buckets.values():
+        taken = {}
+        for name, bucket in self._buckets.items():
             bucket.change(0.0 if bucket.kind.one_direction else -bucket.need(tokens), now)
-        return {name: bucket.mark() for name, bucket in self._buckets.items()}
+            taken[name] = bucket.mark()
+        return taken
 
     def fits_share(self, calls: int, tokens: int, share: float, now: float) -> bool:
         """Tell whether ``calls`` of ``tokens`` in all need at most ``share`` of what is left."""

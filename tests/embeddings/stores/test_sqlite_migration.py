@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import astuple
 
 from headstart.embeddings.stores.records import StoreLimits, encode_put
 from headstart.embeddings.stores.sqlite import SCHEMA_VERSION, SQLiteStore
@@ -57,7 +58,7 @@ def make_first_schema(path: Path) -> None:
         file.executescript(FIRST_SCHEMA)
         file.execute("INSERT INTO secret VALUES (?)", (SECRET,))
         sealed = encode_put(put("a"), StoreLimits())
-        row = (1, *sealed[:7], NOW, sealed.size, sealed.value)
+        row = (1, *astuple(sealed)[:7], NOW, sealed.size, sealed.value)
         file.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         file.execute("INSERT INTO vectors VALUES (1, ?)", (sealed.vector,))
 
