@@ -20,7 +20,7 @@ import math
 import threading
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -174,8 +174,10 @@ class FaissIndex:
 
     def has_room(self, partitions: tuple[str, ...]) -> bool:
         """Tell whether a row can be added to partitions in microseconds."""
-        known = map(self._partitions.get, partitions)
-        return all(each is None or each.has_room() for each in known)
+        for each in map(self._partitions.get, partitions):
+            if each is not None and not each.has_room:
+                return False
+        return True
 
     def search(
         self, partition: str, vector: bytes, k: int, least: float = -1.0
@@ -187,12 +189,7 @@ class FaissIndex:
         """
         row = self._codec.check(vector)
         found = self._partitions.get(partition)
-        if found is None:
-            return []
-        near = None
-        if k == 1 and least >= LEAST_SIGNED:
-            near = found.find_near(row, least)
-        return found.search(row, k) if near is None else near
+        return [] if found is None else found.search(row, k, least)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove ids; unknown ids are ignored. One call with many ids is cheapest."""
@@ -227,13 +224,12 @@ class Partition(Protocol):
 
     def __len__(self) -> int: ...
 
-    def search(self, row: bytes, k: int) -> list[Neighbor]: ...
-
-    def find_near(self, row: bytes, least: float) -> list[Neighbor] | None:
-        """Return the nearest neighbour; none if it is below ``least``. None: ``search`` for it."""
-
+    @property
     def has_room(self) -> bool:
-        """Tell whether ``add`` takes microseconds."""
+        """Whether ``add`` takes microseconds."""
+
+    def search(self, row: bytes, k: int, least: float) -> list[Neighbor]:
+        """Return up to ``k`` neighbours; those below ``least`` may be left out."""
 
     def add(self, id: str, row: bytes) -> Partition: ...
 
@@ -398,20 +394,15 @@ class SmallPartition(msgspec.Struct, frozen=True, gc=False):
     name: str
     ids: tuple[str, ...]
     rows: bytes
+    has_room: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def search(self, row: bytes, k: int) -> list[Neighbor]:
+    def search(self, row: bytes, k: int, least: float) -> list[Neighbor]:  # noqa: ARG002 - few rows
         index = self.codec.scratch()
         index.add_sa_codes(self.codec.codes(self.rows))
         return _neighbors(self.ids, *self.codec.search(index, row, min(k, len(self.ids))))
-
-    def find_near(self, row: bytes, least: float) -> None:
-        """So few rows are searched at once."""
-
-    def has_room(self) -> bool:
-        return True
 
     def add(self, id: str, row: bytes) -> Partition:
         ids, rows = (*self.ids, id), self.rows + row
@@ -454,7 +445,15 @@ class FlatPartition:
     def __len__(self) -> int:
         return len(self._ids) - self._dead
 
-    def search(self, row: bytes, k: int) -> list[Neighbor]:
+    @property
+    def has_room(self) -> bool:
+        return len(self._ids) < min(self._capacity, MOST_ADDED) or len(self._ids) < CHEAP_ROWS
+
+    def search(self, row: bytes, k: int, least: float) -> list[Neighbor]:
+        if k == 1 and least >= LEAST_SIGNED and self._signs is not None:
+            near = self._find_near(row, least)
+            if near is not None:
+                return near
         fetch = k + min(self._dead, k)
         while True:
             with self._writing:
@@ -464,9 +463,8 @@ class FlatPartition:
                 return found[:k]
             fetch *= 2  # too many tombstones among the found rows
 
-    def find_near(self, row: bytes, least: float) -> list[Neighbor] | None:
-        if self._signs is None:
-            return None
+    def _find_near(self, row: bytes, least: float) -> list[Neighbor] | None:
+        """Return the nearest row; none if it is below ``least``. None: too many may be as near."""
         with self._writing:
             places = self._codec.with_similar_signs(self._signs, row, least)
             if len(places) > MOST_LEFT:
@@ -482,9 +480,6 @@ class FlatPartition:
         if similarity < least:
             return []
         return _neighbors(self._ids, [similarity], [int(places[rank])])
-
-    def has_room(self) -> bool:
-        return len(self._ids) < min(self._capacity, MOST_ADDED) or len(self._ids) < CHEAP_ROWS
 
     def add(self, id: str, row: bytes) -> Partition:
         if len(self._ids) == self._capacity:

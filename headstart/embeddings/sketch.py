@@ -20,6 +20,7 @@ import hashlib
 import math
 import re
 from itertools import chain, filterfalse
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -95,6 +96,7 @@ they would spin for so little work."""
 _PLAIN = re.compile(r"[\t\n\r -Z\\-~]*")
 """Printable ASCII without the bracket that begins a special token such as ``[CLS]``."""
 _WORD = re.compile(r"[a-z0-9]+|[!-/:-@\\-`{-~]")
+_ID_OF = attrgetter("id")
 
 
 class WordTokens:
@@ -136,12 +138,9 @@ class WordTokens:
             if len(known) + len(new) > MOST_WORDS:
                 known, new = {}, words
                 self._words = known  # another thread may still use the old ones
-            self._read(new, known)
+            for word in new:
+                known[word] = tuple(map(_ID_OF, self._model.tokenize(word)))
         return [*chain.from_iterable(map(known.__getitem__, words))][: self._limit]
-
-    def _read(self, words: Sequence[str], known: dict[str, tuple[int, ...]]) -> None:
-        for word in words:
-            known[word] = tuple([token.id for token in self._model.tokenize(word)])
 
 
 class Sketcher:
