@@ -115,7 +115,7 @@ def main() -> None:
     """Run the named parts, or all."""
     parser = argparse.ArgumentParser(description="measure compression")
     parser.add_argument("data", type=Path)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all of them")
     parser.add_argument("--headroom", type=Path)
     parser.add_argument("--conversations", type=int, default=10_000)
     parser.add_argument("--json", action="store_true")
@@ -123,7 +123,7 @@ def main() -> None:
     for model in ("gpt-4o", "gpt-4"):
         load(model)
     results = {}
-    for part in args.parts:
+    for part in args.parts or PARTS:
         results[part] = PARTS[part](args)
         if not args.json:
             print(part)

@@ -201,11 +201,11 @@ def main() -> None:
     """Measure, print."""
     parser = argparse.ArgumentParser(description="measure compression through the proxy")
     parser.add_argument("data", type=Path)
-    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=list(KINDS))
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="default: all of them")
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    found = asyncio.run(bench(args.data, args.kinds, args.requests))
+    found = asyncio.run(bench(args.data, args.kinds or KINDS, args.requests))
     if args.json:
         print(json.dumps(found, indent=2))
 
