@@ -75,9 +75,6 @@ MOST_LEFT = 4096
 """Most rows that are compared one by one after their signs. If more are left, all are compared."""
 CHEAP_ROWS = 8192
 """The rows of a partition that are copied in some 0.2 ms."""
-MOST_ADDED = 65_536
-"""The rows of a partition from which even a row that has room is added in a thread: it may have to
-wait for another thread that searches there, 0.5 ms."""
 
 
 def pack_vector(sentence: NDArray[np.float32]) -> bytes:
@@ -447,7 +444,7 @@ class FlatPartition:
 
     @property
     def has_room(self) -> bool:
-        return len(self._ids) < min(self._capacity, MOST_ADDED) or len(self._ids) < CHEAP_ROWS
+        return len(self._ids) < max(self._capacity, CHEAP_ROWS)
 
     def search(self, row: bytes, k: int, least: float) -> list[Neighbor]:
         if k == 1 and least >= LEAST_SIGNED and self._signs is not None:

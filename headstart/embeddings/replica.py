@@ -41,10 +41,10 @@ INLINE_ROWS = 8192
 than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
 INLINE_SKETCHES = 16_384
 """In larger partitions the nearest sketch is searched in a thread. Among so many it is found in
-0.08 ms. It may have to wait for a thread that searches 256 neighbours there, in 0.2 ms."""
+0.08 ms."""
 INLINE_SIGNS = 65_536
 """In larger partitions a sketch that is near is searched in a thread. Among so many it takes 0.05
-ms, because their signs are compared first."""
+ms, because their signs are compared first, and 0.5 ms if most of them have similar signs."""
 
 
 # --- the hot tier ---------------------------------------------------------------------------------
@@ -236,6 +236,9 @@ class Replica:
     _cursor: str = ""
     _writing: int = 0
     """The number of index writes in threads now. The event loop must not wait for their lock."""
+    _searching: int = 0
+    """The number of searches in threads now. Each of them holds the lock of its partition, one
+    after the other."""
 
     async def load(self) -> None:
         """Index the rows of the store, and remember the end of its log. Raises StoreError."""
@@ -295,9 +298,14 @@ class Replica:
         most = INLINE_ROWS
         if k == 1 and self.table is not None:
             most = INLINE_SIGNS if least >= LEAST_SIGNED else INLINE_SKETCHES
-        if self.index.size(partition) <= most:
+        # Up to INLINE_ROWS no thread searches the partition.
+        if self.index.size(partition) <= (INLINE_ROWS if self._searching else most):
             return self.index.search(partition, vector, k, least)
-        return await to_thread.run_sync(self.index.search, partition, vector, k, least)
+        self._searching += 1
+        try:
+            return await to_thread.run_sync(self.index.search, partition, vector, k, least)
+        finally:
+            self._searching -= 1
 
     def has_vector(self, id: str) -> bool:
         """Tell whether the vector of an indexed entry is known."""
@@ -349,7 +357,8 @@ class Replica:
             await self.add(rows)
 
     async def _add(self, new: Sequence[IndexRow]) -> None:
-        if len(new) == 1 and not self._writing and self.index.has_room(new[0].partitions):
+        waits = self._writing or self._searching
+        if len(new) == 1 and not waits and self.index.has_room(new[0].partitions):
             refusal = _add_rows(self.index, new)
         else:
             refusal = await self._in_thread(partial(_add_rows, self.index, new))

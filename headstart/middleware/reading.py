@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -166,9 +166,21 @@ def _parse(raw: bytes) -> Frame:
     return Frame(raw, b"\n".join(data) if data else None, event)
 
 
+class _BareError(msgspec.Struct):
+    error: Any = None
+
+
+_read_error = msgspec.json.Decoder(_BareError).decode
+
+
 def _is_bare_error(raw: bytes) -> bool:
     """Tell whether a frame is a JSON error without ``data:``. Google ends a stream with one."""
-    return raw.lstrip().startswith(b"{") and b'"error"' in raw
+    if b'"error"' not in raw:
+        return False
+    try:
+        return bool(_read_error(raw).error)
+    except UNDECODABLE:
+        return False
 
 
 _FIELD_BEFORE = re.compile(rb'"(?:%b)" ?: ?"\Z' % "|".join(sorted(TEXT_FIELDS)).encode())

@@ -56,6 +56,7 @@ from headstart.middleware.router import NO_ROUTE, ModelLists, Router, chat_path,
 from headstart.observe import Observer, Served
 from headstart.policies.route_rules import RouteRule, first_rule
 from headstart.policies.routing.failures import FailureKind
+from headstart.reply import is_plain
 from headstart.types import (
     KEPT_BYTES,
     UNDECODABLE,
@@ -463,9 +464,9 @@ def _count_form(call: Call) -> CountForm | None:
 async def _lacks_path(reply: Reply) -> bool:
     """Tell whether the upstream answers that it has no such path, and not that it lacks the model.
 
-    The reply keeps all of its pieces.
+    A compressed answer is not read. The reply keeps all of its pieces.
     """
-    if reply.status not in _NO_PATH:
+    if reply.status not in _NO_PATH or not is_plain(reply.headers):
         return False
     pieces = reply.pieces
     first = await anext(pieces, Piece(b""))

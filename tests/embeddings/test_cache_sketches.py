@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 import numpy as np
 import pytest
 
@@ -123,6 +124,43 @@ async def test_a_question_is_compared_on_the_loop_with_more_sketches_than_neighb
         patched.setattr(index, "search", searching)
         assert (await find(rig, "uno@1")).entry is not None
     assert searched == [(1, on_loop), (NEIGHBORS, False)]
+
+
+async def test_the_event_loop_does_not_wait_for_a_search_in_a_thread(rig: CacheRig) -> None:
+    index, replica, main = rig.cache._index, rig.cache._replica, threading.current_thread()
+    search, add = index.search, index.add
+    on_loop: list[bool] = []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def searching(partition: str, row: bytes, k: int, least: float = -1.0) -> Sequence[Neighbor]:
+        if k == NEIGHBORS:
+            begun.set()
+            may_end.wait(30)
+        on_loop.append(threading.current_thread() is main)
+        return search(partition, row, k, least)
+
+    def adding(partitions: tuple[str, ...], id: str, vector: bytes) -> None:
+        on_loop.append(threading.current_thread() is main)
+        add(partitions, id, vector)
+
+    await put(rig, "a", "one@0")
+    (row,) = (await rows(rig)).values()
+    assert row.sketch is not None
+    for number in range(INLINE_ROWS):
+        add(("p",), f"far-{number}", row.sketch.row)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(index, "search", searching)
+        patched.setattr(index, "add", adding)
+        for is_searching in (True, False):
+            async with anyio.create_task_group() as tasks:
+                if is_searching:
+                    tasks.start_soon(replica.search, "p", row.sketch.row, NEIGHBORS)
+                    await anyio.to_thread.run_sync(begun.wait)
+                await replica.search("p", row.sketch.row, 1, 0.8)
+                await replica.add([msgspec.structs.replace(row, id=f"new-{is_searching}")])
+                assert on_loop == [not is_searching] * 2
+                may_end.set()
+            on_loop.clear()
 
 
 async def test_a_question_below_the_gate_may_be_sampled_though_its_neighbour_is_not_known(

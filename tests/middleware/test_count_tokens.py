@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.anyio
 
 COUNT = "/v1/messages/count_tokens"
 ANTHROPIC = {"dialect": "anthropic"}
+NO_MODEL = b'{"type":"error","error":{"type":"not_found_error"}}'
 COUNTED = says("200 OK", b'{"input_tokens":41}')
 
 
@@ -57,7 +59,8 @@ async def test_the_model_decides_whether_the_count_is_ours() -> None:
     [
         (says("404 Not Found", b"404 page not found"), 200),
         (says("405 Method Not Allowed", b'{"detail":"Method Not Allowed"}'), 200),
-        (says("404 Not Found", b'{"type":"error","error":{"type":"not_found_error"}}'), 404),
+        (says("404 Not Found", NO_MODEL), 404),
+        (says("404 Not Found", gzip.compress(NO_MODEL), b"content-encoding: gzip\r\n"), 404),
     ],
 )
 async def test_an_upstream_without_the_path_leaves_the_count_to_us(
@@ -69,6 +72,8 @@ async def test_an_upstream_without_the_path_leaves_the_count_to_us(
     assert found == status
     assert (headers.get("x-headstart-estimated") == "tokens") == (status == 200)
     assert (b"input_tokens" in body) == (status == 200)
+    if headers.get("content-encoding") == "gzip":
+        body = gzip.decompress(body)
     assert (b"not_found_error" in body) == (status == 404)
 
 

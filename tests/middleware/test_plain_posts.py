@@ -98,9 +98,10 @@ async def test_a_new_version_of_the_client_library_needs_a_look_at_its_parts() -
         {"headers": {"Host": "other.test"}},
         {"headers": {"X-Names": "1"}},
         {"base_url": "http://user:secret@127.0.0.1:{port}/v2"},
+        {"base_url": "http://:secret@127.0.0.1:{port}"},
         {"base_url": "http://localhost:{port}"},
     ],
-    ids=["plain", "own", "host", "other-case", "credentials", "name"],
+    ids=["plain", "own", "host", "other-case", "credentials", "password", "name"],
 )
 @pytest.mark.parametrize(
     "answer",

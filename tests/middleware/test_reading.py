@@ -242,6 +242,13 @@ def test_an_error_without_data_before_it_is_read(
     assert b"over" in data
 
 
+@pytest.mark.parametrize("line", [b'{warn: "error"}', b'{"log":1,"error":null}', b': {"error":1}'])
+def test_a_line_that_is_no_event_is_no_error(line: bytes) -> None:
+    data, events = read(FrameReader(OPENAI, "01H"), chunk({"content": "a"}), line + b"\n\n", DONE)
+    assert data.endswith(line + b"\n\n" + DONE)
+    assert not any(isinstance(event, ErrorReported) for event in events)
+
+
 ZEROS = b',"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}'
 
 

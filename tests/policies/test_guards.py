@@ -184,6 +184,7 @@ VETOED = [
     ("connective", "How many own both a cat and a dog?", "How many own a cat or a dog?"),
     ("quantifier", "Delete all my photos", "Delete some of my photos"),
     ("quantifier", "Can I get rid of all of my mails?", "Can I get rid of some of my mails?"),
+    ("quantifier", "GET RID OF ALL OF MY MAILS", "GET RID OF SOME OF MY MAILS"),
     ("quantifier", "A list of all seats", "A list of some seats"),
     ("quantifier", "Does everyone get a badge?", "Does someone get a badge?"),
     ("quantifier", "Can I use both coupons?", "Can I use either coupon?"),

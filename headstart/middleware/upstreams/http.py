@@ -318,7 +318,7 @@ class HTTPUpstream:
             POSTS_ITSELF
             and settings.proxy is None
             and signer is None
-            and self._base.raw_user is None
+            and "@" not in self._base.raw_authority
             and all(name.islower() and name not in _FRAMING for name in settings.headers)
         )
         self._origin: aiohttp.ClientRequest | None = None

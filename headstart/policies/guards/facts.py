@@ -372,7 +372,8 @@ def _is_out_of_all(words: Sequence[Word]) -> bool:
     texts = [word.text for word in words]
     if texts[-2:] != ["of", "all"]:
         return False
-    return len(words) == 2 or words[-2].capital or texts[0] in _BEFORE_OF_ALL
+    begins = len(words) == 2 or (words[-2].capital and not words[-1].capital)
+    return begins or texts[0] in _BEFORE_OF_ALL
 
 
 # --- comparisons ---------------------------------------------------------------------------------
