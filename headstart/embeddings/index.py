@@ -66,6 +66,9 @@ _SIGNED = np.dtype("<i2")
 """A number of a row, read as an integer, has the same sign."""
 FEWEST_SIGNED = 4096
 """Fewest rows of a partition whose signs are kept. Fewer are compared in the same time without."""
+LEAST_EVEN = 0.5
+"""The least effective number of dimensions whose signs are kept, as a share of all (0.9 for our
+sketches). Where few dimensions matter, the signs of the others are noise, and hide neighbours."""
 LEAST_SIGNED = 0.6
 """The lowest similarity that is looked for by signs. Below it too many rows would be left."""
 MISSED = 3.1
@@ -367,6 +370,13 @@ class _ThreadArrays:
         self.room = k
 
 
+def _is_even(codes: NDArray[np.uint8]) -> bool:
+    """Tell whether all dimensions matter alike, so that signs tell the angle between two rows."""
+    weights = np.square(codes.view(ROW_TYPE), dtype=np.float32).mean(axis=0)
+    effective = weights.sum() ** 2 / np.square(weights).sum()
+    return bool(effective >= LEAST_EVEN * len(weights))
+
+
 def _neighbors(
     ids: Sequence[str | None], similarities: list[float], places: list[int]
 ) -> list[Neighbor]:
@@ -434,7 +444,7 @@ class FlatPartition:
         self._capacity = len(ids) + len(ids) // 8 + 1
         self._index = codec.new_index(self._capacity)
         self._index.add_sa_codes(codes)
-        signed = codec.signs and len(ids) >= FEWEST_SIGNED
+        signed = codec.signs and len(ids) >= FEWEST_SIGNED and _is_even(codes[:FEWEST_SIGNED])
         self._signs = codec.new_signs(codes, self._capacity) if signed else None
         self._writing = threading.Lock()
         """FAISS must not search while it writes a row."""

@@ -279,10 +279,20 @@ def test_rows_that_are_added_and_removed_keep_their_signs_in_step() -> None:
 
 
 def test_many_rows_with_similar_signs_are_all_compared() -> None:
-    (row,) = draw_signed(1, 1)
+    row = np.sign(draw_signed(1, 1)[0]) / np.float32(np.sqrt(SIGNED_DIMENSION))
     alike = near_to(np.repeat(row[None], MOST_LEFT + 100, axis=0), 0.95, 2)
     index = signed_index(np.concatenate([alike, row[None]]))
     assert index.search("p", pack_vector(row), 1, 0.9)[0].id == f"p-{len(alike)}"
+
+
+def test_signs_are_not_asked_if_few_dimensions_matter() -> None:
+    rows = draw_signed(FEWEST_SIGNED + 800, 1)
+    rows /= np.arange(1, SIGNED_DIMENSION + 1, dtype=np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    index = signed_index(rows)
+    for row in near_to(rows[:100], 0.8, 2):
+        found = index.search("p", pack_vector(row), 1, 0.75)
+        assert found == index.search("p", pack_vector(row), 1)
 
 
 def test_a_large_partition_has_room_until_it_must_be_copied() -> None:
