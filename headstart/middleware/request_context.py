@@ -312,8 +312,8 @@ class RequestContext:
         read_s = self.read_at - self.started
         # Few rows have these fields. A constructor that gets all fields by name takes 6 µs.
         shaped = self.flight.shaped if attempts and self.flight is not None else ()
-        odd = self.caller or self.error or self.not_stored or prepared.tags or shaped
-        rare = self._odd_fields(shaped) if odd else {}
+        has_rare = self.caller or self.error or self.not_stored or prepared.tags or shaped
+        rare = self._rare_fields(shaped) if has_rare else {}
         if origin is not None and origin.estimated:
             rare["estimated"] = True
         entry, pair, held_out = lookup.entry, lookup.pair, self.held_out
@@ -369,7 +369,7 @@ class RequestContext:
             **rare,
         )
 
-    def _odd_fields(self, shaped: tuple[ShapingEffect, ...]) -> dict[str, Any]:
+    def _rare_fields(self, shaped: tuple[ShapingEffect, ...]) -> dict[str, Any]:
         """Return fields of the row that only some deployments, and failed requests, have."""
         return {
             "caller": self.caller,
