@@ -5,9 +5,10 @@ partition of up to ``SMALL_ROWS`` rows is one immutable ``bytes``. A search copi
 index that belongs to its thread. Only a larger partition has a FAISS index of its own. Both compute
 the same similarities.
 
-A search takes the time of reading the rows. If only a neighbour that is near is looked for, their
-**signs** are read first, one bit for each number. Two vectors with an angle ``a`` between them
-differ in about ``a / pi`` of their signs. Only rows that differ in few of them are compared.
+A search takes the time of reading the rows. A search for one neighbour above a given similarity
+reads the **signs** of the rows first, one bit for each number. Two vectors with an angle ``a``
+between them differ in about ``a / pi`` of their signs. Only rows with few different signs are
+compared.
 
 For another kind of partition, such as IVF-SQ8 for a million rows, implement ``Partition`` and let
 ``FlatPartition.add`` return it.
@@ -69,13 +70,16 @@ FEWEST_SIGNED = 4096
 LEAST_EVEN = 0.5
 """The least effective number of dimensions whose signs are kept, as a share of all (0.9 for our
 sketches). Where few dimensions matter, the signs of the others are noise, and hide neighbours."""
+EVEN_ROWS = 512
+"""About so many rows tell the effective number of dimensions, in 0.1 ms."""
 LEAST_SIGNED = 0.6
 """The lowest similarity that is looked for by signs. Below it too many rows would be left."""
-MISSED = 3.1
-"""By how many standard deviations more of a row's signs may differ than their angle says. So a row
-that is just similar enough is missed once in a thousand times, a more similar one less often."""
+SIGN_DEVIATIONS = 3.1
+"""A row is compared if its number of different signs is at most this many standard deviations above
+the number that follows from the angle. So a row that is just similar enough is missed once in a
+thousand searches, and a more similar one less often."""
 MOST_LEFT = 4096
-"""Most rows that are compared one by one after their signs. If more are left, all are compared."""
+"""If the signs leave more rows than this, the search reads all rows instead."""
 CHEAP_ROWS = 8192
 """The rows of a partition that are copied in some 0.2 ms."""
 
@@ -289,7 +293,7 @@ class RowCodec:
         """Return the places of the rows whose signs let them be as similar as ``least``."""
         share = math.acos(min(least, 1.0)) / math.pi
         spread = math.sqrt(self.dimension * share * (1 - share))
-        most = int(self.dimension * share + MISSED * spread)
+        most = int(self.dimension * share + SIGN_DEVIATIONS * spread)
         found = faiss.RangeSearchResult(1)
         index.range_search_c(1, self._threads.arrays.load_signs(row), most + 1, found)
         count = int(faiss.rev_swig_ptr(found.lims, 2)[1])
@@ -372,7 +376,8 @@ class _ThreadArrays:
 
 def _is_even(codes: NDArray[np.uint8]) -> bool:
     """Tell whether all dimensions matter alike, so that signs tell the angle between two rows."""
-    weights = np.square(codes.view(ROW_TYPE), dtype=np.float32).mean(axis=0)
+    some = codes[:: max(len(codes) // EVEN_ROWS, 1)]
+    weights = np.square(some.view(ROW_TYPE), dtype=np.float32).mean(axis=0)
     effective = weights.sum() ** 2 / np.square(weights).sum()
     return bool(effective >= LEAST_EVEN * len(weights))
 
@@ -444,7 +449,7 @@ class FlatPartition:
         self._capacity = len(ids) + len(ids) // 8 + 1
         self._index = codec.new_index(self._capacity)
         self._index.add_sa_codes(codes)
-        signed = codec.signs and len(ids) >= FEWEST_SIGNED and _is_even(codes[:FEWEST_SIGNED])
+        signed = codec.signs and len(ids) >= FEWEST_SIGNED and _is_even(codes)
         self._signs = codec.new_signs(codes, self._capacity) if signed else None
         self._writing = threading.Lock()
         """FAISS must not search while it writes a row."""
