@@ -14,13 +14,12 @@ import unicodedata
 from functools import lru_cache
 from itertools import takewhile
 from operator import eq
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
-from headstart.types import Frozen, word_classes, words_of
+from headstart.types import Frozen, read_vocabulary, word_classes, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -222,9 +221,7 @@ def split_words(text: str) -> list[Word]:
 
 # --- long lists of words -------------------------------------------------------------------------
 
-VOCABULARY: Mapping[str, str] = msgspec.toml.decode(
-    Path(__file__).with_name("vocabulary.toml").read_bytes(), type=dict[str, str]
-)
+VOCABULARY = read_vocabulary(__file__)
 """The lists of ``vocabulary.toml``, by name."""
 
 
