@@ -106,21 +106,24 @@ _SILENT = PROTOCOL_HEADERS | _names(  # the headers of the protocol are part of 
     # Facts about the browser and the page.
     "alt-used device-memory dnt downlink dpr early-data ect origin referer rtt save-data sec-gpc "
     "sec-purpose upgrade-insecure-requests user-agent viewport-width width x-requested-with "
-    # Names of one request, for logs, traces and retries.
-    "b3 baggage correlation-context correlation-id elastic-apm-traceparent fly-request-id "
-    "grpc-trace-bin idempotency-key langsmith-trace ms-cv newrelic request-context request-id "
-    "sentry-trace trace-id traceparent traceresponse tracestate uber-trace-id x-amzn-requestid "
-    "x-amzn-trace-id x-azure-ref x-b3-flags x-b3-parentspanid x-b3-sampled x-b3-spanid "
-    "x-b3-traceid x-claude-code-session-id x-client-request-id x-cloud-trace-context "
-    "x-correlation-id x-datadog-origin x-datadog-parent-id x-datadog-sampling-priority "
-    "x-datadog-tags x-datadog-trace-id x-honeycomb-trace x-idempotency-key x-instana-l "
-    "x-instana-s x-instana-t x-litellm-call-id x-ms-client-request-id x-ms-request-id "
+    # Names of one request, for logs, traces and retries (more: _TRACE_ENDINGS).
+    "b3 baggage connect-time correlation-context correlation-id fly-request-id "
+    "function-execution-id grpc-trace-bin idempotency-key langsmith-trace ms-cv newrelic "
+    "request-context request-id rndr-id sentry-trace singularityheader sw8 sw8-correlation sw8-x "
+    "total-route-time traceresponse x-akamai-request-id x-amzn-requestid "
+    "x-appengine-request-log-id x-arr-log-id x-azure-ref x-b3-flags x-b3-sampled "
+    "x-claude-code-session-id x-client-request-id x-cloud-trace-context x-correlation-id "
+    "x-datadog-origin x-datadog-parent-id x-datadog-sampling-priority x-datadog-tags x-dynatrace "
+    "x-honeycomb-trace x-idempotency-key x-instana-l x-instana-s x-instana-t x-invocation-id "
+    "x-kong-request-id x-litellm-call-id x-ms-client-request-id x-ms-request-id x-nf-request-id "
     "x-ot-span-context x-queue-start x-railway-request-id x-request-id x-request-start "
-    "x-retry-count x-span-id x-trace-id x-vercel-id "
+    "x-retry-count x-timer x-unique-id x-varnish x-vercel-id "
     # The path through proxies.
-    "cdn-loop cf-ray cf-visitor via x-amz-cf-id x-envoy-attempt-count "
-    "x-envoy-expected-rq-timeout-ms x-forwarded-port x-forwarded-prefix x-forwarded-proto "
-    "x-forwarded-scheme x-forwarded-server x-forwarded-ssl x-scheme "
+    "cdn-loop cf-ew-via cf-ray cf-visitor fly-forwarded-port fly-forwarded-proto "
+    "fly-forwarded-ssl fly-region render-proxy-ttl via x-amz-cf-id x-azure-requestchain "
+    "x-envoy-attempt-count x-envoy-expected-rq-timeout-ms x-forwarded-path x-forwarded-port "
+    "x-forwarded-prefix x-forwarded-proto x-forwarded-scheme x-forwarded-server x-forwarded-ssl "
+    "x-forwarded-tlsversion x-railway-edge x-scheme "
     # Facts about client libraries and apps.
     "anthropic-dangerous-direct-browser-access http-referer openai-beta x-client-name "
     "x-client-version x-fern-language x-fern-platform x-fern-runtime x-fern-runtime-version "
@@ -134,16 +137,22 @@ _SILENT = PROTOCOL_HEADERS | _names(  # the headers of the protocol are part of 
 )
 _SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
 """Prefixes of names that only browsers may set, or that never reach an upstream."""
+_TRACE_ENDINGS = (b"span-id", b"spanid", b"trace-id", b"traceid", b"traceparent", b"tracestate")
+"""Endings of the names in which tracers, each with a prefix of its own, name one request."""
+_SIGNATURES = _names("x-vercel-proxy-signature x-vercel-proxy-signature-ts")
+"""Headers in which an app's host signs each request. They are secrets, but not the caller's."""
 _HOSTS = _names("host x-forwarded-host")
 """Headers with the host name that was asked for. An app may have a tenant for each host name."""
 _ADDRESSES = _names(
-    "cf-connecting-ip cf-connecting-ipv6 cf-ipcountry client-ip fastly-client-ip fly-client-ip "
-    "forwarded true-client-ip x-appengine-user-ip x-azure-clientip x-azure-socketip x-client-ip "
-    "x-cluster-client-ip x-envoy-external-address x-forwarded x-forwarded-for "
-    "x-original-forwarded-for x-real-ip"
+    "cf-connecting-ip cf-connecting-ipv6 cf-ipcountry client-ip do-connecting-ip fastly-client-ip "
+    "fly-client-ip forwarded true-client-ip x-appengine-city x-appengine-citylatlong "
+    "x-appengine-country x-appengine-region x-appengine-user-ip x-azure-clientip x-azure-socketip "
+    "x-client-ip x-cluster-client-ip x-envoy-external-address x-forwarded x-forwarded-for "
+    "x-nf-client-connection-ip x-original-forwarded-for x-real-ip x-vercel-forwarded-for"
 )
-"""Headers with the address of the caller. Many callers may have one address, so it is used only if
-nothing else identifies the caller."""
+_ADDRESS_BEGINNINGS = (b"cloudfront-viewer-", b"x-vercel-ip-")
+"""Headers with the address of the caller, or its place. Many callers may have one address, so it is
+used only if nothing else identifies the caller."""
 
 _ROUTING_COOKIES = re.compile(
     rb"__cf_bm|_cfuvid|__cflb|__cfruid|__cfseq.*|_abck|ak_bmsc|bm_(?:sv|sz|mi|so|s)"
@@ -185,12 +194,18 @@ def tells_callers_apart(name: bytes, *, include_host: bool) -> bool:
     """
     if name in _HOSTS:
         return include_host
-    return not (name in _SILENT or name in _ADDRESSES or name.startswith(_SILENT_BEGINNINGS))
+    return not (
+        name in _SILENT
+        or name.startswith(_SILENT_BEGINNINGS)
+        or name.endswith(_TRACE_ENDINGS)
+        or name in _SIGNATURES
+        or tells_address(name)
+    )
 
 
 def tells_address(name: bytes) -> bool:
     """Tell whether a header (lower case) says from which address a call came."""
-    return name in _ADDRESSES
+    return name in _ADDRESSES or name.startswith(_ADDRESS_BEGINNINGS)
 
 
 def identifying_cookies(value: bytes) -> bytes:
