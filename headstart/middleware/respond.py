@@ -49,7 +49,8 @@ Compose: TypeAlias = "Callable[[Flight, FlightHead, bytes | None], Awaitable[byt
 """Makes the answer for a client from the answer of a flight (None: it is too long to be kept)."""
 JSON = b"application/json"
 NO_STORE = (b"cache-control", b"no-store")
-STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+STREAM_HEADERS = ((b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no"))
+"""They ask proxies not to collect the pieces of a stream, as for compressing it (Caddy)."""
 SANDBOX: Headers = (
     (b"content-security-policy", b"default-src 'none'; sandbox"),
     (b"x-content-type-options", b"nosniff"),
@@ -567,6 +568,8 @@ class _Passing(NamedTuple):
     """Takes the values of ``names`` out of the values of all headers."""
     added: Headers
     """Our headers that the upstream did not send."""
+    cache_control: int | None
+    """The place of a stream's ``cache-control`` among ``names``, if the upstream sent it."""
 
 
 def _passing(
@@ -578,11 +581,13 @@ def _passing(
         for place, name in enumerate(names)
         if not (own[name] or replaced(name) or ((stream or sized) and name == b"content-length"))
     ]
+    kept = tuple([names[place] for place in places])
     ours = STREAM_HEADERS if stream else (NO_STORE,)
     return _Passing(
-        tuple([names[place] for place in places]),
+        kept,
         picker(places),
         tuple([pair for pair in ours if pair[0] not in names]),
+        kept.index(b"cache-control") if stream and b"cache-control" in kept else None,
     )
 
 
@@ -618,6 +623,8 @@ def _relayed(
     added = min(len(context.page_headers), len(SANDBOX) + 1)
     found = _passing_by_kind[stream, length is not None, added][names]
     relayed = [*zip(found.names, found.pick(values), strict=True)]
+    if (place := found.cache_control) is not None and b"no-transform" not in relayed[place][1]:
+        relayed[place] = (b"cache-control", relayed[place][1] + b", no-transform")
     relayed += context.page_headers
     relayed += found.added
     if length is not None:
