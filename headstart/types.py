@@ -11,6 +11,7 @@ import os
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, dataclass_transform
 
 import msgspec
@@ -654,6 +655,12 @@ def words_of(text: str) -> frozenset[str]:
 def word_classes(words: Mapping[K, str]) -> dict[str, K]:
     """Return the class of each word: {"was": "past", "did": "past"} for {"past": "was did"}."""
     return {word: name for name, text in words.items() for word in text.split()}
+
+
+def read_vocabulary(module: str) -> dict[str, str]:
+    """Return the lists of words in ``vocabulary.toml``, beside the file of a module, by name."""
+    file = Path(module).with_name("vocabulary.toml")
+    return msgspec.toml.decode(file.read_bytes(), type=dict[str, str])
 
 
 # --- bodies that arrive in pieces ----------------------------------------------------------------

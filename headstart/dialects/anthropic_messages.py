@@ -126,12 +126,7 @@ _FIELDS = field_uses(
 """``metadata.user_id`` joins the scope instead. ``cache`` is litellm's own field."""
 
 _KEYED_HEADERS = frozenset(
-    {
-        b"anthropic-version",
-        b"anthropic-beta",
-        b"anthropic-user-profile-id",
-        b"anthropic-workspace-id",
-    }
+    b"anthropic-version anthropic-beta anthropic-user-profile-id anthropic-workspace-id".split()
 )
 
 

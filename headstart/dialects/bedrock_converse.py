@@ -58,6 +58,8 @@ from headstart.types import (
     TextDelta,
     ToolCallDelta,
     UsageReported,
+    word_classes,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -185,15 +187,14 @@ _Blocks: TypeAlias = list[dict[str, Any]]
 REASONING = "reasoningContent"
 """Name under which reasoning comes."""
 
-FINISHES = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "guardrail_intervened": "content_filter",
-    "content_filtered": "content_filter",
-}
+FINISHES = word_classes(
+    {
+        "stop": "end_turn stop_sequence",
+        "length": "max_tokens model_context_window_exceeded",
+        "tool_calls": "tool_use",
+        "content_filter": "guardrail_intervened content_filtered",
+    }
+)
 _STATUSES = {
     "internalServerException": 500,
     "modelStreamErrorException": 424,
@@ -203,9 +204,7 @@ _STATUSES = {
     "validationException": 400,
 }
 """The statuses of errors that come inside a stream."""
-_EVENTS = frozenset(
-    ("messageStart", "contentBlockStart", "contentBlockDelta", "messageStop", "metadata")
-)
+_EVENTS = words_of("messageStart contentBlockStart contentBlockDelta messageStop metadata")
 """The events that are read; others need not be JSON."""
 
 

@@ -683,15 +683,7 @@ def split_text(text: str) -> list[str]:
 _CAPACITY = frozenset({498, 529})
 """Statuses with which Groq and Anthropic say that they have no capacity."""
 _OF_THE_BODY = frozenset(
-    {
-        b"content-type",
-        b"content-length",
-        b"content-encoding",
-        b"content-md5",
-        b"digest",
-        b"etag",
-        b"set-cookie",
-    }
+    b"content-type content-length content-encoding content-md5 digest etag set-cookie".split()
 )
 
 

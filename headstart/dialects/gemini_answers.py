@@ -37,6 +37,7 @@ from headstart.types import (
     ToolCall,
     ToolCallDelta,
     UsageReported,
+    word_classes,
 )
 
 if TYPE_CHECKING:
@@ -212,25 +213,14 @@ SIGNATURE = "thoughtSignature"
 PART = "part"
 """Field of an object under ``CONTENT_BLOCKS`` with a part that has no canonical form."""
 
-FINISHES = {
-    "STOP": "stop",
-    "MAX_TOKENS": "length",
-    **dict.fromkeys(
-        (
-            "SAFETY",
-            "RECITATION",
-            "LANGUAGE",
-            "BLOCKLIST",
-            "PROHIBITED_CONTENT",
-            "SPII",
-            "MODEL_ARMOR",
-            "IMAGE_SAFETY",
-            "IMAGE_PROHIBITED_CONTENT",
-            "IMAGE_RECITATION",
-        ),
-        "content_filter",
-    ),
-}
+FINISHES = word_classes(
+    {
+        "stop": "STOP",
+        "length": "MAX_TOKENS",
+        "content_filter": "SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR"
+        " IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION",
+    }
+)
 """Canonical names of the finish reasons. Every other one is a failure: ``error``."""
 
 _RATINGS = "safetyRatings"
@@ -433,13 +423,9 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     return GenerateDecoder(whole=len(chunks) == 1).read_whole(chunks)
 
 
-_REASONS = {
-    "stop": "STOP",
-    "length": "MAX_TOKENS",
-    "tool_calls": "STOP",
-    "function_call": "STOP",
-    "content_filter": "SAFETY",
-}
+_REASONS = word_classes(
+    {"STOP": "stop tool_calls function_call", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
+)
 _NO_REASON = "OTHER"
 _ONLY_TEXT = ({"text"}, {"text", "thought"})
 _encode = msgspec.json.encode

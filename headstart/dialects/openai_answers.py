@@ -39,6 +39,7 @@ from headstart.types import (
     ToolCall,
     ToolCallDelta,
     UsageReported,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -305,17 +306,9 @@ _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "logprobs"})
 _NUMBER = "index"
 _CALL = frozenset({_NUMBER, "id", "type", "function", "custom"})
 _PADDING = frozenset({"obfuscation", "p"})
-_CHUNK = _PADDING | {
-    "id",
-    "object",
-    "created",
-    "model",
-    "system_fingerprint",
-    "service_tier",
-    "choices",
-    "usage",
-    "error",
-}
+_CHUNK = _PADDING | words_of(
+    "id object created model system_fingerprint service_tier choices usage error"
+)
 _NAMES = ("id", "model", "system_fingerprint", "service_tier")
 """The fields of an answer that name it, its model and how it was made."""
 

@@ -53,7 +53,7 @@ from headstart.dialects.responses_writing import (
     render,
     write_body,
 )
-from headstart.types import Completion, random_bytes
+from headstart.types import Completion, random_bytes, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,8 +107,8 @@ _FIELDS = field_uses(
 """``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field. Of
 ``include``, log probabilities are ranged."""
 
-_OWN_IDS = frozenset({"message", "reasoning", "function_call", "function_call_output"}).union(
-    {"custom_tool_call", "custom_tool_call_output"}
+_OWN_IDS = words_of(
+    "message reasoning function_call function_call_output custom_tool_call custom_tool_call_output"
 )
 """Items whose ids no item refers to: a call and its result have the same ``call_id``."""
 
@@ -247,9 +247,9 @@ class _ItemsForm(RequestForm):
     hides_rounds = False
     prefills = False
     takes_prediction = False
-    work_fields = frozenset(
-        {"background", "conversation", "previous_response_id", "prompt", "prompt_cache_options"}
-    ).union({"tools"})
+    work_fields = words_of(
+        "background conversation previous_response_id prompt prompt_cache_options tools"
+    )
 
     def read(self, document: dict[str, Any]) -> PromptMessages | None:
         return super().read(self._with_list(document))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.dialects.requests import marked_origin
-from headstart.types import UNDECODABLE
+from headstart.types import UNDECODABLE, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,14 +22,8 @@ OWN = "resp_hs"
 """The beginning of the ids that we give to answers. No provider gives such an id."""
 REFERENCE = "item_reference"
 _PREVIOUS = "previous_response_id"
-_PORTABLE = frozenset(
-    {
-        "message",
-        "function_call",
-        "function_call_output",
-        "custom_tool_call",
-        "custom_tool_call_output",
-    }
+_PORTABLE = words_of(
+    "message function_call function_call_output custom_tool_call custom_tool_call_output"
 )
 """Output items that any provider takes as input. Items of hosted tools are known only to the
 account that made them."""
