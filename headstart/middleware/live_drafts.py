@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import re
 from collections import OrderedDict
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -128,57 +129,49 @@ class DraftState(msgspec.Struct, frozen=True, omit_defaults=False):
     spent_usd: float
 
 
+@dataclass(eq=False, repr=False)
 class PromptDraft:
     """One prompt that is being written."""
 
-    def __init__(
-        self,
-        id: str,
-        owner: str,
-        scope: Scope,
-        endpoint: MatchedEndpoint,
-        template: DraftTemplate,
-        *,
-        stages: frozenset[LiveStage],
-        budget_usd: float | None,
-        account: WasteAccount,
-    ) -> None:
-        self.id = id
-        self.owner = owner
-        self.scope = scope
-        """The ASGI scope of its calls."""
-        self.endpoint = endpoint
-        self.template = template
-        self.stages = stages
-        self.budget_usd = budget_usd
-        self.account = account
-        self.rev = -1
-        """The number of the last revision; -1 before the first one."""
-        self.text = ""
-        self.cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
-        self.warm = self.answer = "none"
-        """As in ``DraftState``."""
-        self.spent_usd = self.reserved_usd = 0.0
-        self.wasted_usd = 0.0
-        """The cost of its unused calls, until it ends."""
-        self.size = 0
-        """Bytes of its request."""
-        self.over = False
-        """Whether the draft has ended."""
-        self.calls = 0
-        self.kept: KeptCall | None = None
-        """The call that answers the last revision."""
-        self.work: asyncio.Task[None] | None = None
-        """Runs the stages of the last revision."""
-        self.warming: KeptCall | None = None
-        """The call that fills the provider's prompt cache."""
-        self.inferring: KeptCall | None = None
-        """The call that asks for inferences."""
-        self.inferences: list[Inference] = []
-        self.ends: asyncio.TimerHandle | None = None
-        """Ends the draft if no revision comes."""
-        self.changed = asyncio.Event()
-        """Set when the state changed, for the WebSocket."""
+    id: str
+    owner: str
+    scope: Scope
+    """The ASGI scope of its calls."""
+    endpoint: MatchedEndpoint
+    template: DraftTemplate
+    _: KW_ONLY
+    stages: frozenset[LiveStage]
+    budget_usd: float | None
+    account: WasteAccount
+    rev: int = -1
+    """The number of the last revision; -1 before the first one."""
+    text: str = ""
+    cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
+    warm: str = "none"
+    answer: str = "none"
+    """``warm`` and ``answer`` are as in ``DraftState``."""
+    spent_usd: float = 0.0
+    reserved_usd: float = 0.0
+    wasted_usd: float = 0.0
+    """The cost of its unused calls, until it ends."""
+    size: int = 0
+    """Bytes of its request."""
+    over: bool = False
+    """Whether the draft has ended."""
+    calls: int = 0
+    kept: KeptCall | None = None
+    """The call that answers the last revision."""
+    work: asyncio.Task[None] | None = None
+    """Runs the stages of the last revision."""
+    warming: KeptCall | None = None
+    """The call that fills the provider's prompt cache."""
+    inferring: KeptCall | None = None
+    """The call that asks for inferences."""
+    inferences: list[Inference] = field(default_factory=list)
+    ends: asyncio.TimerHandle | None = None
+    """Ends the draft if no revision comes."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the state changed, for the WebSocket."""
 
     def state(self) -> DraftState:
         """Return its state."""
