@@ -75,15 +75,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.followed import WaitingCall
     from headstart.observe import Observer
     from headstart.settings import JoinStreams
-    from headstart.types import (
-        ASGIApp,
-        CacheKey,
-        Entry,
-        Headers,
-        Receive,
-        Scope,
-        Send,
-    )
+    from headstart.types import ASGIApp, CacheKey, Entry, Headers, Receive, Scope, Send
 
 
 LIVE_INFERENCES = "live-inferences"

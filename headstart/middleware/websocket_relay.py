@@ -36,15 +36,7 @@ from headstart.middleware.respond import allowed_headers, answer_handshake, erro
 from headstart.middleware.upstreams.accounting import classify_failure
 from headstart.observe import Observer, Served, SocketTraffic
 from headstart.policies.callers import is_secret
-from headstart.sockets import (
-    ABNORMAL,
-    CLOSE_S,
-    FAILED,
-    GOING_AWAY,
-    RESTART,
-    TOO_BIG,
-    Ending,
-)
+from headstart.sockets import ABNORMAL, CLOSE_S, FAILED, GOING_AWAY, RESTART, TOO_BIG, Ending
 from headstart.types import Call, Headers, Receive, Scope, Send
 
 if TYPE_CHECKING:

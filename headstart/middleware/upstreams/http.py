@@ -22,11 +22,7 @@ from msgspec.structs import replace
 from yarl import URL
 
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects, with_retry_after
-from headstart.errors import (
-    IdleConnectionClosed,
-    UpstreamProtocolError,
-    UpstreamRefused,
-)
+from headstart.errors import IdleConnectionClosed, UpstreamProtocolError, UpstreamRefused
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES, BodyReader
 from headstart.middleware.upstreams.outgoing import (
     AFTER_END_S,
