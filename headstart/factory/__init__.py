@@ -301,7 +301,7 @@ class EngineBuilder:
             self._open_shared_flights(exchange),
             calls,
         )
-        follow_secret(self._build, engine.renew)
+        follow_secret(self._build, engine.preparer.renew)
         self._close_later(calls.drain, self._settings.server.shutdown_s)
         if self._providers is None:
             return engine, _Services()
@@ -452,7 +452,7 @@ class EngineBuilder:
                 observer=self._observers,
                 clock=clock,
                 access=self._access,
-                owner=engine.owner,
+                owner=engine.preparer.owner,
                 dialect=next(each for each in DIALECTS.values() if each.names_answers),
                 new_id=new_id,
             )
