@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict, deque
 from math import exp, log
+from operator import add
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -222,13 +223,7 @@ class Expected(NamedTuple):
 
     def plus(self, other: Expected) -> Expected:
         """Add other requests, which were compared with other calls."""
-        return Expected(
-            self.seconds + other.seconds,
-            self.own_s + other.own_s,
-            self.requests + other.requests,
-            self.variance + other.variance,
-            self.outliers_s + other.outliers_s,
-        )
+        return Expected(*map(add, self, other))
 
 
 class _Block(NamedTuple):

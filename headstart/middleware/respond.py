@@ -7,6 +7,7 @@ import contextlib
 import math
 import time
 from collections import OrderedDict
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -118,6 +119,7 @@ class RenderedAnswers:
         return self._size
 
 
+@dataclass(eq=False, repr=False)
 class Responder:
     """Sends answers over ASGI. It notes in the context what was sent, and when.
 
@@ -125,12 +127,10 @@ class Responder:
     off for a wrapped app, whose other middleware may add an id of its own.
     """
 
-    def __init__(
-        self, answers: RenderedAnswers, spawn: Spawn, *, names_requests: bool = True
-    ) -> None:
-        self._answers = answers
-        self._spawn = spawn
-        self._names_requests = names_requests
+    answers: RenderedAnswers
+    spawn: Spawn
+    _: KW_ONLY
+    names_requests: bool = True
 
     def render(self, context: RequestContext, entry: Entry, now: float) -> StoredResponse:
         """Return a stored answer, whole or as a stream, as the request asks."""
@@ -144,7 +144,7 @@ class Responder:
         # An entry of another dialect is plain text, and fits.
         fitted = fit(answer, request) if own else answer
         if fitted is answer:
-            rendered = self._answers.rendered(entry, dialect)
+            rendered = self.answers.rendered(entry, dialect)
         else:
             rendered = dialect.render(with_estimate(fitted, entry.origin, dialect))
         # A semantic hit gets its own id, because clients take equal ids for the same answer.
@@ -177,7 +177,7 @@ class Responder:
             (b"content-length", b"%d" % len(body)),
             (b"age", b"%d" % max(0, now - entry.created)),
         )
-        if self._names_requests:
+        if self.names_requests:
             start.append((request_id_header(context.endpoint.dialect), context.id.encode()))
         if request is not None and not request.stream:
             saved = origin.prompt_tokens + origin.completion_tokens
@@ -204,7 +204,7 @@ class Responder:
         reader = flight.join(context.begin_by)
         context.flight = flight
         try:
-            watcher = self._spawn(watch, context.receive, reader.gone)
+            watcher = self.spawn(watch, context.receive, reader.gone)
             try:
                 if early_200_s is None or _heartbeat(context) is None:
                     head: FlightHead | None = await reader.head()
