@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections import OrderedDict
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -65,7 +64,7 @@ from headstart.policies.live_drafts import (
 )
 from headstart.settings import LiveStage  # noqa: TC001 - msgspec reads it
 from headstart.sockets import GOING_AWAY
-from headstart.types import UNDECODABLE
+from headstart.types import UNDECODABLE, Latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,7 +207,7 @@ class LiveDrafts:
     limits: ServerSettings
     _drafts: dict[str, PromptDraft] = field(default_factory=dict)
     _size: int = 0
-    _accounts: OrderedDict[str, WasteAccount] = field(default_factory=OrderedDict)
+    _accounts: Latest[str, WasteAccount] = field(default_factory=lambda: Latest(MOST_ACCOUNTS))
     _use: TriggerUse = field(default_factory=TriggerUse)
 
     # --- HTTP and WebSocket ----------------------------------------------------------------------
@@ -378,12 +377,8 @@ class LiveDrafts:
         return draft
 
     def _account(self, owner: str) -> WasteAccount:
-        account = self._accounts.pop(owner, None)
-        if account is None:
-            account = WasteAccount(self.settings.max_extra_cost)
+        account = self._accounts.get(owner) or WasteAccount(self.settings.max_extra_cost)
         self._accounts[owner] = account
-        if len(self._accounts) > MOST_ACCOUNTS:
-            self._accounts.popitem(last=False)
         return account
 
     def _find(self, owner: str, id: str) -> PromptDraft:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import msgspec
 from headstart.decisions import Lookup, MatchContext, Outcome
 from headstart.dialects.registry import refuse_in_dialect
 from headstart.policies.output.answer_limits import refuses_concise
+from headstart.types import Latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,15 +48,11 @@ class RecentAnswers:
 
     def __init__(self, clock: Callable[[], float], capacity: int = MOST_ANSWERED) -> None:
         self._clock = clock
-        self._capacity = capacity
-        self._at: OrderedDict[bytes, float] = OrderedDict()
+        self._at: Latest[bytes, float] = Latest(capacity)
 
     def note(self, repeat: Repeat) -> None:
         """Note that a caller has the whole answer now."""
         self._at[repeat.digest] = self._clock()
-        self._at.move_to_end(repeat.digest)
-        if len(self._at) > self._capacity:
-            self._at.popitem(last=False)
 
     def __contains__(self, repeat: Repeat) -> bool:
         at = self._at.get(repeat.digest)
