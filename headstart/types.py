@@ -8,10 +8,10 @@ value means closer. The last part names the types of ASGI.
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, dataclass_transform
 
 import msgspec
@@ -658,9 +658,9 @@ def word_classes(words: Mapping[K, str]) -> dict[str, K]:
 
 
 def read_vocabulary(module: str) -> dict[str, str]:
-    """Return the lists of words in ``vocabulary.toml``, beside the file of a module, by name."""
-    file = Path(module).with_name("vocabulary.toml")
-    return msgspec.toml.decode(file.read_bytes(), type=dict[str, str])
+    """Return the lists of words in ``vocabulary.toml``, beside a module, by name."""
+    data = pkgutil.get_data(module, "vocabulary.toml")
+    return msgspec.toml.decode(data or b"", type=dict[str, str])
 
 
 # --- bodies that arrive in pieces ----------------------------------------------------------------

@@ -57,7 +57,7 @@ _LOOKS = re.compile(
     re.IGNORECASE,
 )
 """Attributes that set the look of an element, or its link."""
-_VOCABULARY = read_vocabulary(__file__)
+_VOCABULARY = read_vocabulary(__name__)
 _BREAKS = words_of(_VOCABULARY["block_elements"])
 _ELEMENTS = _BREAKS | words_of(_VOCABULARY["inline_elements"])
 _BEFORE = {f"h{level}": "#" * level + " " for level in range(1, 7)} | {"dd": ": "}

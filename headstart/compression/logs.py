@@ -58,7 +58,7 @@ def _by_letter(words: Iterable[str]) -> str:
 
 
 _PROBLEM_WORD = re.compile(
-    _by_letter(read_vocabulary(__file__)["problem_words"].split())
+    _by_letter(read_vocabulary(__name__)["problem_words"].split())
     # An HTTP status on its own
     + r"|[45](?<=[\s\"|\]].)\d\d(?![^\s\",;|\]])(?! ?[mnuµ]?s\b)"
 )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # --- the question ---------------------------------------------------------------------------------
 
-STOPWORDS = words_of(read_vocabulary(__file__)["stopwords"])
+STOPWORDS = words_of(read_vocabulary(__name__)["stopwords"])
 _QUERY_WORD = re.compile(r"[A-Za-z0-9]+(?:['\u2019.\-][A-Za-z0-9]+)*")
 _ENDINGS = r"(?:s|es|ed|er|ers|ing|ings|ion|ions|ly|e|y|ies|ied|al|ment|ments|or|ors|'s|\u2019s)?"
 _STRIPPED = re.compile(

@@ -17,6 +17,7 @@ from headstart.dialects.dialect import (
     decode_first,
     extra_events,
     is_json,
+    read_whole,
     split_text,
     unreadable,
 )
@@ -111,7 +112,7 @@ class MessagesDecoder(JSONDecoder):
         events += self._add_usage(message.get("usage"))
         return tuple(events)
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of an object; none for pings. Raises MalformedAnswerError."""
         events: tuple[StreamEvent, ...] = ()
         match event.get("type"):
@@ -227,10 +228,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
         return (read_error(document, None),)
     if not isinstance(document.get("content"), list):
         return (unreadable("the answer has no content"),)
-    try:
-        return (*MessagesDecoder().read_message(document), *ENDED)
-    except MalformedAnswerError as error:
-        return (unreadable(str(error)),)
+    return read_whole(MessagesDecoder().read_message, (document,))
 
 
 _ERROR_STATUSES = {

@@ -37,6 +37,7 @@ from headstart.dialects.dialect import (
     as_text,
     decode_document,
     decode_event,
+    read_whole,
     unreadable,
 )
 from headstart.dialects.request_form import CACHE_POINT, mark_bedrock
@@ -63,7 +64,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from headstart.canonical_request import (
         CanonicalRequest,
@@ -271,20 +272,15 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     if status >= 400:
         return (_read_error(document, status=status),)
     match document:
-        case {"output": {"message": {"content": list(blocks)}}}:
-            try:
-                said = _whole(blocks)
-            except MalformedAnswerError as error:
-                return (unreadable(str(error)),)
-            reason = _finished(document.get("stopReason"))
-            return (Started(), TextDelta(text=""), *said, reason, *_usage_in(document), *ENDED)
+        case {"output": {"message": {"content": list()}}}:
+            return read_whole(_whole, (document,))
     return (unreadable("the answer has no message"),)
 
 
-def _whole(blocks: Iterable[Any]) -> list[StreamEvent]:
-    events: list[StreamEvent] = []
+def _whole(document: dict[str, Any]) -> list[StreamEvent]:
+    events: list[StreamEvent] = [Started(), TextDelta(text="")]
     calls = 0
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(document["output"]["message"]["content"]):
         match as_object(block, "a content block"):
             case {"text": str(text)}:
                 events.append(TextDelta(text=text, block=number))
@@ -303,7 +299,7 @@ def _whole(blocks: Iterable[Any]) -> list[StreamEvent]:
                     )
                 )
                 calls += 1
-    return events
+    return [*events, _finished(document.get("stopReason")), *_usage_in(document)]
 
 
 def _reasoning(reasoning: Any, block: int) -> tuple[StreamEvent, ...]:

@@ -18,6 +18,7 @@ from headstart.dialects.dialect import (
     as_text,
     decode_document,
     extra_events,
+    read_whole,
     split_text,
     unreadable,
 )
@@ -262,7 +263,7 @@ class GenerateDecoder(JSONDecoder):
     _named: tuple[Any, Any] = (None, None)
     _candidates: dict[int, _Candidate] = field(default_factory=dict)
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:  # noqa: ARG002
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:  # noqa: ARG002
         """Return the events of a chunk, or of a whole answer. Raises MalformedAnswerError."""
         if event.get("error"):
             return (read_error(event, None),)
@@ -420,7 +421,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
         return (unreadable("the answer is not a JSON object"),)
     if not any({"candidates", "promptFeedback", "error"} & chunk.keys() for chunk in chunks):
         return (unreadable("the answer has no candidates"),)
-    return GenerateDecoder(whole=len(chunks) == 1).read_whole(chunks)
+    return read_whole(GenerateDecoder(whole=len(chunks) == 1).read, chunks)
 
 
 _REASONS = word_classes(

@@ -19,6 +19,7 @@ from headstart.dialects.dialect import (
     as_count,
     as_text,
     decode_document,
+    read_whole,
     split_text,
     unreadable,
 )
@@ -321,7 +322,7 @@ class ChatDecoder(JSONDecoder):
     _named: tuple[Any, ...] = (None, None, None)
     _calls: dict[int, _ToolCalls] = field(default_factory=dict)
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of one chunk, or of one whole answer. Raises MalformedAnswerError."""
         if name == b"error" and "error" not in event:
             return (read_error(event, None),)
@@ -419,7 +420,7 @@ def decode_body(
         return (unreadable("the answer is not a JSON object"),)
     if not document.get("error") and not isinstance(document.get("choices"), list):
         return (unreadable("the answer has no choices"),)
-    return decoder().read_whole((document,))
+    return read_whole(decoder().read, (document,))
 
 
 def _read_names(chunk: dict[str, Any], events: list[StreamEvent]) -> None:

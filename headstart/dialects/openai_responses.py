@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
-    ContentTypes,
     Dialect,
     FieldUse,
     KeyForm,
@@ -381,7 +380,6 @@ OPENAI_RESPONSES = Dialect(
     mark_cache=add_cache_key,
     limit_headers=OPENAI_CHAT.limit_headers,
     apply_quirks=apply_quirks,
-    content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
     heartbeat=b": waiting\n\n",
     paths=("/v1/responses",),
     names_answers=True,

@@ -354,7 +354,7 @@ class ResponsesDecoder(JSONDecoder):
             return ()
         return super().feed(frame)
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of an object. Raises MalformedAnswerError."""
         if event.get("type") == "response.output_text.delta":
             return self._delta("output_text", *_place(event, "content_index"), event, "delta")

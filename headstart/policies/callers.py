@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # --- what headers say about the caller ------------------------------------------------------------
 
-_VOCABULARY = read_vocabulary(__file__)
+_VOCABULARY = read_vocabulary(__name__)
 T = TypeVar("T")
 MEMO_NAMES = 1024
 MOST_NAMES, NAMES_BYTES = 64, 2048

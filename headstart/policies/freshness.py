@@ -64,7 +64,7 @@ def _class_words(kind: QuestionClass, questions: str) -> _Words:
     )
 
 
-_VOCABULARY = read_vocabulary(__file__)
+_VOCABULARY = read_vocabulary(__name__)
 _TABLE = (
     _class_words(QuestionClass.LIVE, _VOCABULARY["live_questions"]),
     _class_words(QuestionClass.DATED, _VOCABULARY["dated_questions"]),

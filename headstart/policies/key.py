@@ -599,7 +599,7 @@ MOST_CHARS = 16_384
 """The most characters of a history that is compared by meaning. A longer one must be equal. The
 history is stored with the entry, so its size matters."""
 
-_COURTEOUS = words_of(read_vocabulary(__file__)["courteous_words"])
+_COURTEOUS = words_of(read_vocabulary(__name__)["courteous_words"])
 _LONGEST_COURTESY = 8
 
 _QUESTION_WORDS = words_of("""

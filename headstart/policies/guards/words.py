@@ -221,7 +221,7 @@ def split_words(text: str) -> list[Word]:
 
 # --- long lists of words -------------------------------------------------------------------------
 
-VOCABULARY = read_vocabulary(__file__)
+VOCABULARY = read_vocabulary(__name__)
 """The lists of ``vocabulary.toml``, by name."""
 
 

@@ -244,7 +244,7 @@ Answer: Air scatters blue light more than red, so blue reaches us from all over 
 Question: Which ports does FTP use?
 Answer: 21 for commands; 20 for data in active mode, a negotiated one in passive mode."""
 
-_VOCABULARY = read_vocabulary(__file__)
+_VOCABULARY = read_vocabulary(__name__)
 _AGAINST = {
     reason: words_of(_VOCABULARY[reason]) for reason in ("code", "format", "reasoning", "length")
 }

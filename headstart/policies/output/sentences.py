@@ -15,7 +15,7 @@ from headstart.types import read_vocabulary, words_of
 LONGEST = 1000
 """A sentence with more characters (a table, code) is cut at the end of a line, or of a word."""
 
-_ABBREVIATIONS = words_of(read_vocabulary(__file__)["abbreviations"])
+_ABBREVIATIONS = words_of(read_vocabulary(__name__)["abbreviations"])
 _MARKS = ".!?\u2026"
 _WIDE = "\u3002\uff01\uff1f\uff0e\u0964\u061f"
 """Marks of Chinese, Japanese, Hindi and Arabic, which need no white space after them."""
