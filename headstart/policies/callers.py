@@ -99,11 +99,16 @@ _SILENT = PROTOCOL_HEADERS | _names(_VOCABULARY["silent_headers"])
 """The headers of the protocol say nothing, because they are part of every cache key."""
 _SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
 """Prefixes of names that only browsers may set, or that never reach an upstream."""
+_TRACE_ENDINGS = (b"span-id", b"spanid", b"trace-id", b"traceid", b"traceparent", b"tracestate")
+"""Endings of the names in which tracers, each with a prefix of its own, name one request."""
+_SIGNATURES = _names("x-vercel-proxy-signature x-vercel-proxy-signature-ts")
+"""Headers in which an app's host signs each request. They are secrets, but not the caller's."""
 _HOSTS = _names("host x-forwarded-host")
 """Headers with the host name that was asked for. An app may have a tenant for each host name."""
 _ADDRESSES = _names(_VOCABULARY["address_headers"])
-"""Headers with the address of the caller. Many callers may have one address, so it is used only if
-nothing else identifies the caller."""
+_ADDRESS_BEGINNINGS = (b"cloudfront-viewer-", b"x-vercel-ip-")
+"""Headers with the address of the caller, or its place. Many callers may have one address, so it is
+used only if nothing else identifies the caller."""
 
 _ROUTING_COOKIES = re.compile(
     rb"__cf_bm|_cfuvid|__cflb|__cfruid|__cfseq.*|_abck|ak_bmsc|bm_(?:sv|sz|mi|so|s)"
@@ -138,12 +143,18 @@ def tells_callers_apart(name: bytes, *, include_host: bool) -> bool:
     """
     if name in _HOSTS:
         return include_host
-    return not (name in _SILENT or name in _ADDRESSES or name.startswith(_SILENT_BEGINNINGS))
+    return not (
+        name in _SILENT
+        or name.startswith(_SILENT_BEGINNINGS)
+        or name.endswith(_TRACE_ENDINGS)
+        or name in _SIGNATURES
+        or tells_address(name)
+    )
 
 
 def tells_address(name: bytes) -> bool:
     """Tell whether a header (lower case) says from which address a call came."""
-    return name in _ADDRESSES
+    return name in _ADDRESSES or name.startswith(_ADDRESS_BEGINNINGS)
 
 
 def identifying_cookies(value: bytes) -> bytes:
