@@ -247,11 +247,10 @@ class ChatEncoder:
 def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
     """Return ``{"error": {...}}`` as the API does, with our request id in it."""
     status = getattr(error, "status", None) or 500
-    message = getattr(error, "message", None) or str(error)
     return _encode(
         {
             "error": {
-                "message": message,
+                "message": getattr(error, "message", None) or str(error),
                 "type": _error_type(status),
                 "param": getattr(error, "param", None),
                 "code": getattr(error, "code", None),

@@ -23,11 +23,10 @@ from headstart.dialects.registry import DIALECTS, claiming
 from headstart.dialects.requests import (
     LONGEST_MODEL,
     decode_object,
-    list_page,
     repeats_keys,
     too_long_model,
 )
-from headstart.dialects.responses_chains import OWN, list_items, read_answer, read_raws
+from headstart.dialects.responses_chains import OWN, list_items, list_page, read_answer, read_raws
 from headstart.errors import (
     Forbidden,
     HeadstartError,

@@ -22,7 +22,7 @@ import msgspec
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
-from headstart.dialects.requests import list_page
+from headstart.dialects.responses_chains import list_page
 from headstart.embeddings.stores.records import DeletionClock
 from headstart.errors import (
     ConfigError,
