@@ -19,7 +19,7 @@ import socket
 import tempfile
 import time
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +159,7 @@ class _Worker:
     """Its last answers to ``_LASTING``. The sums must not fall when the worker has ended."""
 
 
+@dataclass(eq=False, repr=False)
 class WorkerPool:
     """Keeps ``count`` workers running until a signal ends them; ``run`` returns the exit status.
 
@@ -166,48 +167,41 @@ class WorkerPool:
     workers are ready.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        listening: socket.socket,
-        *,
-        count: int,
-        load: Callable[[], Settings],
-        log_level: str,
-        banner: Callable[[int], str],
-    ) -> None:
-        self._settings = settings
-        self._listening = listening
-        self._count = count
-        self._load = load
-        self._log_level = log_level
-        self._banner = banner
-        self._shared, self._counts = shared_memory(count)
-        self._workers: dict[int, _Worker] = {}
+    settings: Settings
+    listening: socket.socket
+    _: KW_ONLY
+    count: int
+    load: Callable[[], Settings]
+    log_level: str
+    banner: Callable[[int], str]
+    _workers: dict[int, _Worker] = field(default_factory=dict)
+    _reloading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _started: asyncio.Event = field(default_factory=asyncio.Event)
+    """The first worker is ready, or never will be."""
+    _announced: bool = False
+    _early_deaths: int = 0
+    _status: int = 0
+    _ended: dict[str, bytes] = field(default_factory=dict)
+    """Answers to ``_LASTING`` of all workers that have ended."""
+
+    def __post_init__(self) -> None:
+        self._shared, self._counts = shared_memory(self.count)
         self._leases = lease_table(self._shared)
-        self._reloading = asyncio.Lock()
-        self._stopping = asyncio.Event()
-        self._started = asyncio.Event()
-        """The first worker is ready, or never will be."""
-        self._announced = False
-        self._early_deaths = 0
-        self._status = 0
-        self._ended: dict[str, bytes] = {}
-        """Answers to ``_LASTING`` of all workers that have ended."""
 
     async def run(self) -> int:
         """Run the workers."""
         loop = asyncio.get_running_loop()
         for sent in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sent, self._stop, sent)
-        self._listening.set_inheritable(True)
+        self.listening.set_inheritable(True)
         async with asyncio.TaskGroup() as tasks:
             reloads = ReloadOnSignal(self._reload, partial(self._stop, signal.SIGTERM))
             self._reload_and_log = reloads
             reloads.listen(lambda function: tasks.create_task(function()))
-            keepers = [tasks.create_task(self._keep(index)) for index in range(self._count)]
+            keepers = [tasks.create_task(self._keep(index)) for index in range(self.count)]
             await self._stopping.wait()
-            server = self._settings.server
+            server = self.settings.server
             await asyncio.wait(
                 keepers, timeout=server.effective_drain_s + server.shutdown_s + KILL_S
             )
@@ -233,7 +227,7 @@ class WorkerPool:
     async def _run_one(self, index: int) -> tuple[float, int]:
         """Run one worker until it ends; return how long it served, and its exit status."""
         ours, theirs = socket.socketpair()
-        passed = (self._listening.fileno(), theirs.fileno(), self._shared)
+        passed = (self.listening.fileno(), theirs.fileno(), self._shared)
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "headstart.cli.worker",
@@ -243,12 +237,12 @@ class WorkerPool:
                 start_new_session=True,
             )  # fmt: skip
         channel = await Channel.over(ours, partial(self._answer, index))
-        worker = self._workers[index] = _Worker(index, process, channel, self._settings)
+        worker = self._workers[index] = _Worker(index, process, channel, self.settings)
         if index:
             # Only the first one creates the store, and reports errors in the settings.
             await self._started.wait()
-            worker.settings = self._settings
-        task = WorkerTask(worker.settings, index, self._count, self._log_level, *passed)
+            worker.settings = self.settings
+        task = WorkerTask(worker.settings, index, self.count, self.log_level, *passed)
         assert process.stdin is not None
         process.stdin.write(msgspec.msgpack.encode(task))
         process.stdin.close()
@@ -290,7 +284,7 @@ class WorkerPool:
         if sent == signal.SIGINT and not self._status:
             self._status = 128 + sent
         # Otherwise connections would wait here after the workers closed their copies.
-        self._listening.close()
+        self.listening.close()
         self._stopping.set()
         self._started.set()
         for worker in self._workers.values():
@@ -335,11 +329,11 @@ class WorkerPool:
         self._early_deaths = 0
         self._started.set()
         # The configuration was reloaded while the worker started.
-        if worker.settings is not self._settings:
-            await self._hand_over(worker, self._settings)
-        if not self._announced and self._count == len(self._ready_workers()):
+        if worker.settings is not self.settings:
+            await self._hand_over(worker, self.settings)
+        if not self._announced and self.count == len(self._ready_workers()):
             self._announced = True
-            say(self._banner(self._listening.getsockname()[1]))
+            say(self.banner(self.listening.getsockname()[1]))
 
     def _ready_workers(self) -> list[_Worker]:
         return [each for each in self._workers.values() if each.ready_at is not None]
@@ -370,8 +364,8 @@ class WorkerPool:
         Raises HeadstartError; then all serve as before.
         """
         async with self._reloading:
-            settings = await asyncio.to_thread(self._load)
-            refuse_fixed(self._settings, settings)
+            settings = await asyncio.to_thread(self.load)
+            refuse_fixed(self.settings, settings)
             done: list[_Worker] = []
             for worker in self._ready_workers():
                 try:
@@ -380,10 +374,10 @@ class WorkerPool:
                     continue  # the worker ended, and the next one starts with the new settings
                 except HeadstartError:
                     for changed in done:
-                        await self._hand_over(changed, self._settings)
+                        await self._hand_over(changed, self.settings)
                     raise
                 done.append(worker)
-            self._settings = settings
+            self.settings = settings
         say("the configuration was reloaded")
 
     async def _hand_over(self, worker: _Worker, settings: Settings) -> None:

@@ -375,7 +375,6 @@ class EngineBuilder:
             self._accepted,
             secret=secret,
             upstreams=(lambda *_: (app, frozenset((app,)))) if router is None else router.upstreams,
-            wrapped=router is None,
             observer=self._observers,
             semantic=cache.mode != "exact-only",
             rules=tuple(map(route_rule, self._settings.route)),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 from asyncio import _get_running_loop  # None under trio
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
@@ -124,6 +124,7 @@ ABANDONED_S = 2.0
 """Longest time to close an engine whose event loop has ended."""
 
 
+@dataclass(eq=False, repr=False)
 class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
@@ -134,30 +135,26 @@ class Gateway:
     starts even if the store does not answer, but not with wrong settings.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        endpoints: EndpointTable,
-        start: Callable[..., Awaitable[StartedEngine]],
-        relays: bool = False,
-        origins: OriginRules | None = None,
-    ) -> None:
-        self.app = app
-        self.draining = False
-        """The server sets it before it stops: it still answers, but is not ready."""
-        self._endpoints = endpoints
-        self._start = start
-        self._relays = relays
-        self._prefixes = RELAYED_PREFIXES if relays else ()
-        self._origins = origins
-        self._engines: dict[asyncio.AbstractEventLoop | None, StartedEngine] = {}
-        self._starting: dict[asyncio.AbstractEventLoop, asyncio.Future[StartedEngine]] = {}
-        self._guards: dict[asyncio.AbstractEventLoop, AsyncGenerator[None]] = {}
-        """They close engines when their loops end."""
-        self._memory: MemoryStore | None = None
-        """The store of an engine whose loop has ended, for the next engine."""
-        self._start_paused_until = -math.inf
+    app: ASGIApp
+    _: KW_ONLY
+    endpoints: EndpointTable
+    start: Callable[..., Awaitable[StartedEngine]]
+    relays: bool = False
+    origins: OriginRules | None = None
+    draining: bool = False
+    """The server sets it before it stops: it still answers, but is not ready."""
+    _engines: dict[asyncio.AbstractEventLoop | None, StartedEngine] = field(default_factory=dict)
+    _starting: dict[asyncio.AbstractEventLoop, asyncio.Future[StartedEngine]] = field(
+        default_factory=dict
+    )
+    _guards: dict[asyncio.AbstractEventLoop, AsyncGenerator[None]] = field(default_factory=dict)
+    """They close engines when their loops end."""
+    _memory: MemoryStore | None = None
+    """The store of an engine whose loop has ended, for the next engine."""
+    _start_paused_until: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self._prefixes = RELAYED_PREFIXES if self.relays else ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -165,13 +162,13 @@ class Gateway:
             others = {"lifespan": self._lifespan, "websocket": self._relay_socket}
             return await others.get(scope["type"], self.app)(scope, receive, send)
         path = raw_path(scope)
-        endpoint = self._endpoints.match(scope["method"], path, scope["query_string"])
+        endpoint = self.endpoints.match(scope["method"], path, scope["query_string"])
         if endpoint is None and not path.startswith(self._prefixes):
-            elsewhere = self._try_azure if self._relays else self.app
+            elsewhere = self._try_azure if self.relays else self.app
             return await elsewhere(scope, receive, send)
         page_headers = SANDBOX
-        if self._relays and self._origins is not None and self._origins.origins:
-            found = await headers_for_page(scope, send, self._origins)
+        if self.relays and self.origins is not None and self.origins.origins:
+            found = await headers_for_page(scope, send, self.origins)
             if found is None:
                 return None
             page_headers = found
@@ -183,11 +180,11 @@ class Gateway:
                 return await self(scope, receive, send)
         if endpoint is not None and not endpoint.is_chat:
             endpoint = _unless_unlisted(endpoint, running, path)
-        if endpoint is None or (running is None and self._relays):
+        if endpoint is None or (running is None and self.relays):
             await self._relay(running, scope, receive, adding(send, page_headers))
         elif running is None:
             await self.app(scope, receive, send)
-        elif self._relays:
+        elif self.relays:
             await running.engine.handle(
                 endpoint, path, scope, receive, send, self.app, page_headers=page_headers
             )
@@ -232,9 +229,9 @@ class Gateway:
             await running.relay.handle(scope, receive, send)
 
     async def _relay_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._relays:
+        if self.relays:
             scope = as_openai(scope) or scope
-        if not (self._relays and raw_path(scope).startswith(SOCKET_PREFIXES)):
+        if not (self.relays and raw_path(scope).startswith(SOCKET_PREFIXES)):
             return await self.app(scope, receive, send)
         running = self._engines.get(_get_running_loop()) or await self._try_to_start()
         tracing = None if running is None else running.tracing
@@ -279,7 +276,7 @@ class Gateway:
         await self._leave_ended_loops()
         memory, self._memory = self._memory, None
         try:
-            self._engines[loop] = started = await self._start(memory=memory)
+            self._engines[loop] = started = await self.start(memory=memory)
         except BaseException:
             self._memory = memory
             raise
@@ -324,7 +321,7 @@ class Gateway:
             await self.running()
         except HeadstartError as error:
             logger.error("start-up failed: %s", error)
-            if self._relays or isinstance(error, ConfigError):
+            if self.relays or isinstance(error, ConfigError):
                 return error
         return None
 

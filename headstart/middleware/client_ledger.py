@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, OverLimit, StoreError
@@ -184,36 +185,34 @@ async def limit_uses(
     ]
 
 
+@dataclass(eq=False, repr=False)
 class ClientLedger:
     """Counts the usage of client limits, by the names of the keys. ``clock`` gives Unix seconds.
 
     Call ``aclose`` before the store closes.
     """
 
-    def __init__(
-        self,
-        limits: Mapping[str, ClientLimits],
-        *,
-        store: Store,
-        clock: Callable[[], float],
-        spawn: Spawn,
-        observer: Observer,
-    ) -> None:
-        self._callers = {name: _Caller(each, spending(each)) for name, each in limits.items()}
-        self._store = store
-        self._clock = clock
-        self._spawn = spawn
-        self._observer = observer
-        self._parts: dict[str, _MinutePart] = {}
-        self._corrections: dict[str, _Correction] = {}
-        """The corrections to settle, by counter."""
-        self._settling: asyncio.Task[None] | None = None
-        self._closing = False
-        self._held: Counter[str] = Counter()
-        """The reservations of calls of this process, by counter."""
-        self._warned: set[tuple[str, str]] = set()
-        self._tokens: dict[str, tuple[str, int]] = {}
-        """For each caller, the last minute in which tokens were counted, and their number."""
+    limits: Mapping[str, ClientLimits]
+    _: KW_ONLY
+    store: Store
+    clock: Callable[[], float]
+    spawn: Spawn
+    observer: Observer
+    _parts: dict[str, _MinutePart] = field(default_factory=dict)
+    _corrections: dict[str, _Correction] = field(default_factory=dict)
+    """The corrections to settle, by counter."""
+    _settling: asyncio.Task[None] | None = None
+    _closing: bool = False
+    _held: Counter[str] = field(default_factory=Counter)
+    """The reservations of calls of this process, by counter."""
+    _warned: set[tuple[str, str]] = field(default_factory=set)
+    _tokens: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """For each caller, the last minute in which tokens were counted, and their number."""
+    _callers: dict[str, _Caller] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = self.limits.items()
+        self._callers = {name: _Caller(each, spending(each)) for name, each in found}
 
     def allows(self, caller: str, model: str) -> bool:
         """Tell whether a caller may ask for a model."""
@@ -300,7 +299,7 @@ class ClientLedger:
             )
         if completion is None:
             completion = limits.output_reserve
-        now = self._clock()
+        now = self.clock()
         usage = most_usage(price, prompt, completion * answers)
         charges = reservations(allowances, call.caller, usage, now)
         reservation = Reservation(self, call.caller, allowances, charges)
@@ -326,7 +325,7 @@ class ClientLedger:
     async def _charge(self, reservation: Reservation) -> Charged:
         """Add the charges of a reservation. They are given back if the caller leaves meanwhile."""
         answer: asyncio.Future[Charged] = asyncio.get_running_loop().create_future()
-        self._spawn(self._charge_for, reservation, answer)
+        self.spawn(self._charge_for, reservation, answer)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -336,7 +335,7 @@ class ClientLedger:
 
     async def _charge_for(self, reservation: Reservation, answer: asyncio.Future[Charged]) -> None:
         try:
-            charged = await self._store.charge(reservation.charges)
+            charged = await self.store.charge(reservation.charges)
         except Exception as error:  # noqa: BLE001 - the caller gets the error
             if not answer.cancelled():
                 answer.set_exception(error)
@@ -348,7 +347,7 @@ class ClientLedger:
 
     async def _count_request(self, caller: str, most: int) -> None:
         """Count a request against this minute. Raises OverLimit."""
-        allowance, now = Allowance("requests", "minute", most), self._clock()
+        allowance, now = Allowance("requests", "minute", most), self.clock()
         label = window("minute", now).label
         part = self._parts.get(caller)
         if part is None or part.label != label:
@@ -372,9 +371,9 @@ class ClientLedger:
         while True:
             charge = allowance.charge(caller, wanted, now)
             try:
-                charged = await self._store.charge([charge])
+                charged = await self.store.charge([charge])
             except StoreError as error:
-                self._observer.notify(StageFailed.of("limits", error))
+                self.observer.notify(StageFailed.of("limits", error))
                 if part.admitted < most:
                     part.rest = most - part.admitted - 1
                     return 1
@@ -407,7 +406,7 @@ class ClientLedger:
             correction = correction._replace(charge=waiting.charge._replace(amount=amount))
         self._corrections[counter] = correction
         if self._settling is None:
-            self._settling = self._spawn(self._settle)
+            self._settling = self.spawn(self._settle)
 
     async def _settle(self) -> None:
         """Write the corrections until none is left. A failed one is tried again."""
@@ -415,11 +414,11 @@ class ClientLedger:
             while self._corrections:
                 taken, self._corrections = tuple(self._corrections.values()), {}
                 try:
-                    charged = await self._store.charge([each.charge for each in taken])
+                    charged = await self.store.charge([each.charge for each in taken])
                 except StoreError as error:
                     for each in taken:
                         self.correct(each)
-                    self._observer.notify(StageFailed.of("limits", error))
+                    self.observer.notify(StageFailed.of("limits", error))
                     if self._closing:
                         return
                     await asyncio.sleep(RETRY_S)
@@ -461,7 +460,7 @@ class ClientLedger:
     def _limit_headers(
         self, caller: str, limits: ClientLimits, form: LimitHeaders
     ) -> Iterator[tuple[bytes, bytes]]:
-        now = self._clock()
+        now = self.clock()
         for unit, most, left, ends in self._headroom(caller, limits, now):
             told = {"limit": most, "remaining": left, "reset": form.reset(now, ends)}
             for part, value in told.items():
@@ -498,7 +497,7 @@ class ClientLedger:
 
     def _say_refused(self, caller: str, error: OverLimit) -> None:
         if error.lasts:
-            ends = clock_time(self._clock() + error.retry_after_s)
+            ends = clock_time(self.clock() + error.retry_after_s)
             self._say(f"{caller} refused", ends, f"a call of client key {caller} gets 429: {error}")
 
     def _say(self, what: str, until: str, text: str) -> None:
@@ -510,7 +509,7 @@ class ClientLedger:
     async def uses(self) -> list[LimitUse]:
         """Return the used part of the limits of days, months and minutes. Raises StoreError."""
         spending = {name: found.spending for name, found in self._callers.items()}
-        return await limit_uses(spending, self._store, self._clock())
+        return await limit_uses(spending, self.store, self.clock())
 
     async def aclose(self) -> None:
         """Settle the rest, unless the store hangs."""

@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections import OrderedDict
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import unquote
@@ -218,6 +219,7 @@ ANY_VALUES = ValueLimit(100_000)
 """The default of ``server.max_body_values``."""
 
 
+@dataclass(eq=False, repr=False)
 class Preparer:
     """Prepares requests.
 
@@ -233,52 +235,43 @@ class Preparer:
     ``observer``, and its request goes on without the cache.
     """
 
-    def __init__(
-        self,
-        sharing: SharingOptions,
-        admission: AdmissionPolicy,
-        accepted: AcceptedCredentials,
-        *,
-        secret: bytes,
-        upstreams: Callable[[str, str, str], tuple[str, frozenset[str]]],
-        wrapped: bool,
-        observer: Observer,
-        semantic: bool = True,
-        rules: Sequence[RouteRule] = (),
-        max_error: float | None = None,
-        cached_tools: tuple[str, ...] = (),
-        never_stored: tuple[re.Pattern[str], ...] = (),
-        learning: str = "",
-        lifetimes: Lifetimes = _ONE_LIFE,
-        values: ValueLimit = ANY_VALUES,
-        templates: bool = True,
-    ) -> None:
-        self._sharing = sharing
-        self._callers = Callers(sharing, accepted, secret)
-        self._admission = admission
-        self._upstreams = upstreams
-        self._wrapped = wrapped
-        self._observer = observer
-        self._semantic = semantic
-        self._rules = rules
-        self._max_error = max_error
-        self._cached_tools = cached_tools
-        self._never_stored = never_stored
-        self._learning = learning
-        self._lifetimes = lifetimes
-        self.values = values
-        self._templates = Templates() if templates and semantic else None
-        self._finding = threading.Lock()
-        matched = {name for rule in rules for name, _ in rule.headers}
-        self._known_names = _READ_HEADERS.union(sharing.key_headers, matched)
+    sharing: SharingOptions
+    admission: AdmissionPolicy
+    accepted: AcceptedCredentials
+    _: KW_ONLY
+    secret: InitVar[bytes]
+    upstreams: Callable[[str, str, str], tuple[str, frozenset[str]]]
+    observer: Observer
+    semantic: bool = True
+    rules: Sequence[RouteRule] = ()
+    max_error: float | None = None
+    cached_tools: tuple[str, ...] = ()
+    never_stored: tuple[re.Pattern[str], ...] = ()
+    learning: str = ""
+    lifetimes: Lifetimes = _ONE_LIFE
+    values: ValueLimit = ANY_VALUES
+    templates: InitVar[bool] = True
+    _finding: threading.Lock = field(default_factory=threading.Lock)
+    _heads: dict[tuple[Headers, bytes], RequestHead] = field(default_factory=dict)
+    _memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = field(
+        default_factory=OrderedDict
+    )
+    _memo_size: int = 0
+    _marks: set[int] = field(default_factory=set)
+    """The hashes of requests that came."""
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _callers: Callers = field(init=False)
+    _templates: Templates | None = field(init=False)
+    _known_names: frozenset[bytes] = field(init=False)
+    _reads: NameMemo[bool] = field(init=False)
+    """Tells whether a header of this name has an effect."""
+
+    def __post_init__(self, secret: bytes, templates: bool) -> None:
+        self._callers = Callers(self.sharing, self.accepted, secret)
+        self._templates = Templates() if templates and self.semantic else None
+        matched = {name for rule in self.rules for name, _ in rule.headers}
+        self._known_names = _READ_HEADERS.union(self.sharing.key_headers, matched)
         self._reads = NameMemo(self._has_effect)
-        """Tells whether a header of this name has an effect."""
-        self._heads: dict[tuple[Headers, bytes], RequestHead] = {}
-        self._memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
-        self._memo_size = 0
-        self._marks: set[int] = set()
-        """The hashes of requests that came."""
-        self._one_at_a_time = asyncio.Lock()
 
     def prepare(
         self, endpoint: MatchedEndpoint, scope: Scope, body: bytes, known: _Identified | None = None
@@ -407,7 +400,7 @@ class Preparer:
         route: str = "",
     ) -> Prepared:
         """Report a step that failed. The request then bypasses the cache."""
-        self._observer.notify(StageFailed(stage="prepare", error=type(error).__name__))
+        self.observer.notify(StageFailed(stage="prepare", error=type(error).__name__))
         return Prepared(request, None, directives, bypass=FAILED, route=route)
 
     def renew(self, secret: bytes) -> bool:
@@ -433,7 +426,7 @@ class Preparer:
             identity=identity,
             directives=parse_directives(headers),
             max_error=requested_max_error(headers),
-            keyed=keyed_headers(headers, self._sharing.key_headers),
+            keyed=keyed_headers(headers, self.sharing.key_headers),
             size=len(query_string) + sum([len(name) + len(value) for name, value in headers]),
         )
         if head.size > MEMO_HEAD_BYTES:
@@ -473,11 +466,11 @@ class Preparer:
         except InvalidRequest:
             if document is None:
                 raise
-            rule = first_rule(self._rules, model="", path=endpoint.name, headers=headers)
+            rule = first_rule(self.rules, model="", path=endpoint.name, headers=headers)
             return Prepared(None, None, directives, bypass="unreadable", route=rule.name)
         rule = NO_RULE
-        if self._rules or ROUTE_HEADER in found:
-            rule = first_rule(self._rules, model=request.model, path=endpoint.name, headers=headers)
+        if self.rules or ROUTE_HEADER in found:
+            rule = first_rule(self.rules, model=request.model, path=endpoint.name, headers=headers)
         if identity is None:
             return Prepared(request, None, directives, bypass="no-identity", route=rule.name)
         try:
@@ -498,12 +491,12 @@ class Preparer:
     ) -> Prepared:
         """Decide whether the request may be looked up, and under which key."""
         found, directives = head.found, head.directives
-        never_stored = self._never_stored if rule.never_stored is None else rule.never_stored
+        never_stored = self.never_stored if rule.never_stored is None else rule.never_stored
         texts = (request.query, request.question, request.document)
         bypass, variants = self._admit(endpoint, target[0], head, request)
         if never_stored and has_match(texts, never_stored):
             bypass, directives = NEVER_STORED, msgspec.structs.replace(directives, no_store=True)
-        place = b"%b %b" % (target[0].encode(), target[1]) if self._wrapped else None
+        place = b"%b %b" % (target[0].encode(), target[1]) if self.sharing.wrapped else None
         subdivision = found.get(b"x-headstart-scope")
         hashes = self._callers.hashes_of(identity, head.caller, subdivision, request.user, place)
         if bypass is not None:
@@ -511,7 +504,7 @@ class Preparer:
                 request, None, directives, hashes.scope, bypass, route=rule.name,
                 holder=hashes.holder,
             )  # fmt: skip
-        upstream, upstreams = self._upstreams(endpoint.wire, request.model, rule.name)
+        upstream, upstreams = self.upstreams(endpoint.wire, request.model, rule.name)
         question = _question(endpoint, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
         key = self._key(endpoint, request, (hashes.scope, upstream), target, head, named)
@@ -519,13 +512,13 @@ class Preparer:
         # name "conversation" compared the question with neighbours of all histories.
         kind = "question" if key.conversation is None else "follow-up"
         asked, part = (request.query if named is None else named.text) or "", ""
-        compared = self._semantic and rule.semantic and endpoint.document is None
+        compared = self.semantic and rule.semantic and endpoint.document is None
         if compared and question is None and self._templates is not None:
             with self._finding:  # long requests are read in a thread
                 without_template = self._templates.take_out(key)
             if without_template is not key:
                 key, kind, part = without_template, "templated", without_template.query or ""
-        lifetime = self._lifetimes.of(asked, rule.ttl_s, part)
+        lifetime = self.lifetimes.of(asked, rule.ttl_s, part)
         window_s = rule.repeat_window_s or endpoint.repeat_window_s
         return Prepared(
             request,
@@ -537,14 +530,14 @@ class Preparer:
             ),
             match_context=match_context(
                 (hashes.scope, endpoint.name, rule.name, kind),
-                (self._max_error if rule.max_error is None else rule.max_error, head.max_error),
-                self._learning,
+                (self.max_error if rule.max_error is None else rule.max_error, head.max_error),
+                self.learning,
                 hashes.principal,
                 hashes.tenant,
             ),
             lifetime=lifetime,
             route=rule.name,
-            cached_tools=self._cached_tools if rule.cached_tools is None else rule.cached_tools,
+            cached_tools=self.cached_tools if rule.cached_tools is None else rule.cached_tools,
             never_stored=never_stored,
             repeat=None if window_s is None else _repeat(hashes.exact_caller, key, window_s),
             holder=hashes.holder,
@@ -557,15 +550,15 @@ class Preparer:
     ) -> tuple[str | None, int]:
         """Return why a request must bypass the cache, if it must, and how many answers are kept."""
         # A wrapped app gets a GET request without most conditions, and gives the whole answer.
-        conditions = _CHECKED if self._wrapped and method == "GET" else _CONDITIONS
+        conditions = _CHECKED if self.sharing.wrapped and method == "GET" else _CONDITIONS
         bypass, variants = None, 1
         if head.directives.no_store:
             bypass = "no-store"
         elif not conditions.isdisjoint(head.found):
             bypass = "conditional"
         elif endpoint.dialect is not None:
-            variants = self._admission.variants(request)
-            bypass = self._admission.refuse_lookup(request)
+            variants = self.admission.variants(request)
+            bypass = self.admission.refuse_lookup(request)
         elif request.duplicate_keys:
             bypass = "duplicate-keys"
         elif request.document.get("items", ()) is None:
@@ -590,12 +583,12 @@ class Preparer:
             upstream=upstream,
             query_string=head.query_string,
             headers=head.keyed,
-            wrapped_app=self._wrapped,
+            wrapped_app=self.sharing.wrapped,
         )
         if question is not None:
             request = endpoint.without(question.text, request)
         if endpoint.dialect is not None:
-            semantic = self._semantic
+            semantic = self.semantic
             return chat_key(
                 request, scope=scope, context=context, question=question, semantic=semantic
             )
@@ -613,7 +606,7 @@ class Preparer:
             return "query-not-found"
         if question is not None:
             request = msgspec.structs.replace(request, query=question.text)
-        refusal = self._admission.refuse_semantic(request)
+        refusal = self.admission.refuse_semantic(request)
         if refusal is None and lifetime.kind is QuestionClass.LIVE:
             return "live"
         return refusal

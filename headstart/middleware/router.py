@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -394,6 +394,7 @@ class ModelAnswer(NamedTuple):
     age_s: float | None
 
 
+@dataclass(eq=False, repr=False)
 class ModelLists:
     """Lists the models that callers may name.
 
@@ -403,35 +404,23 @@ class ModelLists:
     tells whether a caller, by the name of its key, may ask for a model.
     """
 
-    def __init__(
-        self,
-        router: Router,
-        rules: Sequence[RouteRule],
-        sources: Sequence[ListSource],
-        *,
-        spawn: Spawn,
-        clock: Callable[[], float],
-        new_id: Callable[[], str],
-        observer: Observer,
-        allows: Callable[[str, str], bool] | None = None,
-        no_lists: bool = False,
-    ) -> None:
-        self._router = router
-        self._rules = rules
-        self._sources = {each.name: each for each in sources}
-        self._answers = no_lists or bool(sources)
-        self._spawn = spawn
-        self._clock = clock
-        self._new_id = new_id
-        self._observer = observer
-        self._allows = allows or (lambda *_: True)
-        self._kept: dict[str, _KeptList] = {}
-        self._models: dict[str, dict[str, ListedModel]] = {}
-        """The models of each list, by id."""
-        self._asked: dict[str, asyncio.Task[None]] = {}
-        """The last time that each list was asked for."""
-        self._next: dict[str, float] = {}
-        """The time at which each list is asked for again, in Unix seconds."""
+    router: Router
+    rules: Sequence[RouteRule]
+    sources: Sequence[ListSource]
+    _: KW_ONLY
+    spawn: Spawn
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+    observer: Observer
+    allows: Callable[[str, str], bool] | None = None
+    no_lists: bool = False
+    _kept: dict[str, _KeptList] = field(default_factory=dict)
+    _models: dict[str, dict[str, ListedModel]] = field(default_factory=dict)
+    """The models of each list, by id."""
+    _asked: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """The last time that each list was asked for."""
+    _next: dict[str, float] = field(default_factory=dict)
+    """The time at which each list is asked for again, in Unix seconds."""
 
     def saved(self) -> bytes:
         """Return the lists, without the providers' descriptions, for the next start."""
@@ -449,9 +438,10 @@ class ModelLists:
             kept = msgspec.json.decode(saved, type=dict[str, _KeptList])
         except msgspec.DecodeError:
             return
-        for name, source in self._sources.items():
-            if name in kept and kept[name].base_url == source.base_url:
-                self._keep(name, kept[name])
+        for source in self.sources:
+            found = kept.get(source.name)
+            if found is not None and found.base_url == source.base_url:
+                self._keep(source.name, found)
 
     async def answer(self, call: Call) -> ModelAnswer | None:
         """Return the answer to a request for the list or for one model.
@@ -460,12 +450,12 @@ class ModelLists:
         a route that does not exist.
         """
         dialect = DIALECTS.get(call.dialect)
-        if dialect is None or dialect.models is None or not self._answers:
+        if dialect is None or dialect.models is None or not (self.sources or self.no_lists):
             return None
         if call.method != "GET" or not _PATH.fullmatch(call.path):
             return None
         await self._refresh()
-        ages = [self._clock() - each.at for each in self._kept.values()]
+        ages = [self.clock() - each.at for each in self._kept.values()]
         age_s = max(ages, default=None)
         form = dialect.models
         name = model_in(call.path, dialect)
@@ -477,21 +467,24 @@ class ModelLists:
 
     def _listed(self, call: Call, dialect: Dialect) -> Iterator[ListedModel]:
         """Yield the models: those that routes name, aliases, and the upstreams' own."""
-        names = [rule.model for rule in self._rules if not _WILD & set(rule.model)]
-        for provider in self._router.providers:
+        names = [rule.model for rule in self.rules if not _WILD & set(rule.model)]
+        for provider in self.router.providers:
             names += [*provider.named, *self._models.get(provider.name, ())]
         for name in dict.fromkeys(names):
             model = self._model(name, call, dialect)
             if model is not None and self._allows(call.caller, name):
                 yield model
 
+    def _allows(self, caller: str, name: str) -> bool:
+        return self.allows is None or self.allows(caller, name)
+
     def _model(self, name: str, call: Call, dialect: Dialect) -> ListedModel | None:
         """Return a model in the form for this caller; None: no upstream is known to have it."""
-        literal = next((rule for rule in self._rules if rule.model == name), None)
+        literal = next((rule for rule in self.rules if rule.model == name), None)
         # A route may be for another path than chat's.
         path = chat_path(dialect, name) if literal is None or literal.path == "*" else literal.path
-        rule = first_rule(self._rules, model=name, path=path, headers=call.headers)
-        for provider in self._router.providers_for(dialect.name, name, rule.name):
+        rule = first_rule(self.rules, model=name, path=path, headers=call.headers)
+        for provider in self.router.providers_for(dialect.name, name, rule.name):
             own = self._own(provider, name)
             settled = name in provider.models and not self._is_disproved(provider, name)
             if own is not None or rule.model == name or settled:
@@ -509,13 +502,13 @@ class ModelLists:
 
     async def _refresh(self) -> None:
         """Ask for old lists again, and wait a little for lists that have never come yet."""
-        now = self._clock()
-        for name, source in self._sources.items():
+        now = self.clock()
+        for name, source in ((each.name, each) for each in self.sources):
             task, kept = self._asked.get(name), self._kept.get(name)
             due = self._next.get(name, 0.0 if kept is None else kept.at + FRESH_S)
             # A time that is too far in the future was noted before the clock was set back.
             if (task is None or task.done()) and not due - FRESH_S <= now < due:
-                self._asked[name] = self._spawn(self._fetch, source)
+                self._asked[name] = self.spawn(self._fetch, source)
         missing = [
             task for name, task in self._asked.items() if name not in self._kept and not task.done()
         ]
@@ -527,14 +520,14 @@ class ModelLists:
             async with asyncio.timeout(FETCH_S):
                 models = await self._ask(source)
         except (HeadstartError, TimeoutError) as error:
-            self._next[source.name] = self._clock() + RETRY_S
+            self._next[source.name] = self.clock() + RETRY_S
             failed = StageFailed(
                 stage="models",
                 error=type(error).__name__,
                 detail=f"the list of upstream {source.name}",
             )
-            return self._observer.notify(failed)
-        now = self._clock()
+            return self.observer.notify(failed)
+        now = self.clock()
         self._keep(source.name, _KeptList(base_url=source.base_url, at=now, models=tuple(models)))
         self._next[source.name] = now + FRESH_S
 
@@ -545,7 +538,7 @@ class ModelLists:
     async def _ask(self, source: ListSource) -> list[ListedModel]:
         """Return an upstream's list. Raises UpstreamError."""
         call = Call(
-            id=self._new_id(),
+            id=self.new_id(),
             method="GET",
             path=source.form.path,
             query_string=source.form.query,

@@ -24,6 +24,7 @@ import itertools
 import math
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -37,7 +38,7 @@ from headstart.policies.routing.schedule import JoinTerms, twin_wait_s
 from headstart.types import UNDECODABLE, Entry, Headers, Lease, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Hashable
+    from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 
     from headstart.interfaces import CallExchange
     from headstart.middleware.concurrency import Spawn
@@ -259,26 +260,20 @@ class _LeaseSearches(LazyCondition):
     """The outcome of that search, if another search waits for it."""
 
 
+@dataclass(eq=False, repr=False)
 class SharedFlights:
     """The flights of this process that others may follow, and those that it follows."""
 
-    def __init__(
-        self,
-        exchange: CallExchange,
-        spawn: Spawn,
-        observer: Observer,
-        peek: Callable[[str], Entry | None] = lambda _: None,
-    ) -> None:
-        """``peek`` returns the entry under an exact key, if memory has it."""
-        self.exchange = exchange
-        self._peek = peek
-        self._spawn = spawn
-        self._observer = observer
-        self._owned: dict[str, OwnedCall] = {}
-        self._searches: dict[str, _LeaseSearches] = {}
-        self._following: dict[int, RemoteAnswer] = {}
-        self._followers: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._numbers = itertools.count(1)
+    exchange: CallExchange
+    spawn: Spawn
+    observer: Observer
+    peek: Callable[[str], Entry | None] = lambda _: None
+    """Returns the entry under an exact key, if memory has it."""
+    _owned: dict[str, OwnedCall] = field(default_factory=dict)
+    _searches: dict[str, _LeaseSearches] = field(default_factory=dict)
+    _following: dict[int, RemoteAnswer] = field(default_factory=dict)
+    _followers: dict[tuple[str, int], asyncio.Task[None]] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     # --- lifetime ---------------------------------------------------------------------------
 
@@ -324,7 +319,7 @@ class SharedFlights:
     def _failed(self, error: StageError) -> None:
         cause = error.__cause__ or error
         detail = "equal calls of other processes are not joined"
-        self._observer.notify(
+        self.observer.notify(
             StageFailed(stage="joining", error=type(cause).__name__, detail=detail)
         )
 
@@ -364,7 +359,7 @@ class SharedFlights:
             raise StoreError(str(found)) from found
         if isinstance(found, _Unknown):
             # An entry of the other search is not used, because it may have been deleted meanwhile.
-            return self._peek(exact) or await self._search(exact, name)
+            return self.peek(exact) or await self._search(exact, name)
         return found
 
     async def _search(self, exact: str, name: str, instead_of: int = 0) -> Found:
@@ -414,7 +409,7 @@ class SharedFlights:
     def _ended(self, owned: OwnedCall) -> None:
         rest = self._release(owned)
         if rest is not None:
-            self._spawn(self._end, rest)
+            self.spawn(self._end, rest)
 
     def _release(self, owned: OwnedCall) -> Coroutine[Any, Any, None] | None:
         """Give up the lease of a call; return what must still be awaited. Works only once."""
@@ -436,7 +431,7 @@ class SharedFlights:
             return  # a process of another version wrote the message
         if isinstance(message, _FollowRequest):
             place = message.address, message.number
-            task = self._followers[place] = self._spawn(self._tell_follower, message)
+            task = self._followers[place] = self.spawn(self._tell_follower, message)
             task.add_done_callback(lambda _: self._followers.pop(place, None))
         elif isinstance(message, _UnfollowRequest):
             task_or_none = self._followers.get((message.address, message.number))
@@ -482,7 +477,7 @@ class SharedFlights:
     def leave(self, owner: str, number: int, *, tell_owner: bool) -> None:
         """Stop following. ``tell_owner``: also tell the owner."""
         if self._following.pop(number, None) is not None and tell_owner:
-            self._spawn(self._try_to_send, owner, _UnfollowRequest(number, self.exchange.address))
+            self.spawn(self._try_to_send, owner, _UnfollowRequest(number, self.exchange.address))
 
     async def _try_to_send(self, address: str, message: _FlightMessage) -> None:
         """Send a message, and ignore an error."""

@@ -189,14 +189,14 @@ async def test_a_caller_that_joins_a_refused_call_makes_its_own(tmp_path: Path) 
     async with sidecar(**sections) as running:
         ledger, gate = running.parts[0].ledger, anyio.Event()
         assert ledger is not None
-        store = ledger._store
+        store = ledger.store
 
         class Waiting:
             async def charge(self, charges: Any) -> Any:
                 await gate.wait()
                 return await store.charge(charges)
 
-        ledger._store = cast("Store", Waiting())
+        ledger.store = cast("Store", Waiting())
         found: dict[str, int] = {}
 
         async def ask(name: str, headers: dict[str, str]) -> None:

@@ -492,12 +492,11 @@ class Strict:
 
 def preparer(*, wrapped: bool) -> Preparer:
     return Preparer(
-        SharingOptions(),
+        SharingOptions(wrapped=wrapped),
         ADMISSION,
         AcceptedCredentials(lambda: 0.0),
         secret=b"secret",
         upstreams=lambda *_: ("up", frozenset(("up",))),
-        wrapped=wrapped,
         observer=Strict(),
     )
 

@@ -43,11 +43,10 @@ class Caller:
     ) -> None:
         self.endpoints = EndpointTable((OPENAI_CHAT,), endpoints)
         self.preparer = Preparer(
-            sharing or SharingOptions(),
+            sharing or SharingOptions(wrapped=wrapped),
             Admission(),
             AcceptedCredentials(lambda: 0.0),
             secret=b"secret",
-            wrapped=wrapped,
             observer=Observers(),
             **{"upstreams": lambda *_: ("up", frozenset(("up",))), **options},
         )
@@ -417,8 +416,8 @@ def test_parameters_of_a_path_join_the_key_as_they_were_sent() -> None:
 
 
 def test_the_whole_query_of_a_custom_path_is_keyed() -> None:
-    team = SharingOptions(resolve=lambda _: "team")
-    caller = Caller(Endpoint("/ask", method="GET"), wrapped=True, sharing=team)
+    team = SharingOptions(resolve=lambda _: "team", wrapped=True)
+    caller = Caller(Endpoint("/ask", method="GET"), sharing=team)
     asked = [
         caller.post("/ask", {}, {}, "GET", query=query)
         for query in (b"", b"key=1", b"key=2", b"q=a", b"q=%61", b"q=a&key=1")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
 import anyio
@@ -414,35 +414,28 @@ class PendingComparison(NamedTuple):
     stored: bool
 
 
+@dataclass(eq=False, repr=False)
 class Learner:
     """Compares answers and writes labels. ``run`` runs in the background.
 
     ``version`` is that of the match policy. Nothing is learned from labels of another version.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        domains: Domains,
-        judge: AnswerJudge,
-        *,
-        version: str,
-        clock: Callable[[], float],
-        observer: Observer,
-    ) -> None:
-        self.domains = domains
-        self._store = store
-        self._judge = judge
-        self._version = version
-        self._clock = clock
-        self._observer = observer
-        self._recent: OrderedDict[str, FeedbackSample] = OrderedDict()
-        self._rated: dict[str, tuple[bool, bool]] = {}
-        """The last feedback on each request: whether the answer was right, and ``pair_only``."""
-        self._waiting_chars = 0
-        self._send, self._receive = anyio.create_memory_object_stream[PendingComparison](
-            MOST_WAITING
-        )
+    store: Store
+    domains: Domains
+    judge: AnswerJudge
+    _: KW_ONLY
+    version: str
+    clock: Callable[[], float]
+    observer: Observer
+    _recent: OrderedDict[str, FeedbackSample] = field(default_factory=OrderedDict)
+    _rated: dict[str, tuple[bool, bool]] = field(default_factory=dict)
+    """The last feedback on each request: whether the answer was right, and ``pair_only``."""
+    _waiting_chars: int = 0
+
+    def __post_init__(self) -> None:
+        streams = anyio.create_memory_object_stream[PendingComparison](MOST_WAITING)
+        self._send, self._receive = streams
 
     async def run(self) -> None:
         """Follow the labels and make new ones, until cancelled."""
@@ -533,7 +526,7 @@ class Learner:
             domain="",
             source=LabelSource.FEEDBACK,
             same=same,
-            at=self._clock(),
+            at=self.clock(),
             similarity=0.0,
             served=True,
             question=veto.question,
@@ -548,7 +541,7 @@ class Learner:
         at = ulid_time(id)
         if at is None:
             return None
-        async for row in self._store.read_books(at - CLOCKS_APART_S):
+        async for row in self.store.read_books(at - CLOCKS_APART_S):
             if row.id == id:
                 return row.entry if row.outcome is Outcome.SEMANTIC else None
         return None
@@ -556,7 +549,7 @@ class Learner:
     async def review(self, label: Label, *, same: bool) -> None:
         """Write a person's label for a pair that has a label already. Raises StoreError."""
         await self._write(
-            msgspec.structs.replace(label, source=LabelSource.REVIEW, same=same, at=self._clock())
+            msgspec.structs.replace(label, source=LabelSource.REVIEW, same=same, at=self.clock())
         )
         await self.domains.follow()
 
@@ -576,7 +569,7 @@ class Learner:
 
     async def _compare(self, comparison: PendingComparison) -> None:
         sample = comparison.sample
-        agreement = await self._judge.compare(sample.pair.entry, sample.question, comparison.fresh)
+        agreement = await self.judge.compare(sample.pair.entry, sample.question, comparison.fresh)
         await self._write(
             self._label(sample, sample.source, same=agreement.same, stored=comparison.stored)
         )
@@ -596,9 +589,9 @@ class Learner:
             domain=sample.pair.domain,
             source=source,
             same=same,
-            at=self._clock(),
+            at=self.clock(),
             similarity=verdict.similarity,
-            version=self._version,
+            version=self.version,
             features=verdict.features,
             sketch=verdict.sketch,
             veto=verdict.veto,
@@ -614,12 +607,12 @@ class Learner:
         if isinstance(error.__cause__ or error, anyio.WouldBlock):
             detail = "answers come faster than they are compared: nothing is learned from some"
             failed = msgspec.structs.replace(failed, detail=detail)
-        self._observer.notify(failed)
+        self.observer.notify(failed)
 
     async def _write(self, label: Label) -> None:
-        await self._store.add_labels([label])
+        await self.store.add_labels([label])
         self.domains.wake()
-        self._observer.notify(Labelled(source=label.source, same=label.same))
+        self.observer.notify(Labelled(source=label.source, same=label.same))
 
 
 # --- a second opinion from a language model -------------------------------------------------------
