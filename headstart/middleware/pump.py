@@ -449,7 +449,7 @@ class PumpedCall:
         # A provider's caching headers are about answers to a POST in general.
         if reply.status != 200 or not reply.is_plain:
             return StorageVerdict("status" if reply.status != 200 else "content-encoding")
-        tells = [name for name, _ in reply.headers if name in OF_CACHES]
+        tells = not OF_CACHES.isdisjoint(dict(reply.headers))
         cached = tells and is_from_cache(reply.headers)
         return StorageVerdict("other-cache") if cached else _MAY_BE_STORED
 

@@ -273,7 +273,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         status, headers, is_stream = head.status, head.headers, head.is_stream
         client, own, call = self.client, self.own, self.call
         request = call.request
-        if strip_usage and b"content-length" in [name for name, _ in headers]:
+        if strip_usage and b"content-length" in dict(headers):
             headers = tuple([pair for pair in headers if pair[0] != b"content-length"])
         if client is None or own is None or request is None:
             held = call.dialect in DOCUMENTS and status < 300 and head.is_plain

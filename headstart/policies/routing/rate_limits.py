@@ -691,7 +691,7 @@ class RateLimits:
         """Tell whether to ``learn`` from an answer: the known limits are old, or little is left."""
         fresh_until = now + _BELIEVED_S - _LEARN_AGAIN_S
         for bucket in self._buckets.values():
-            if bucket.believed_until < fresh_until or bucket.level_at(now) < bucket.limit / 2:
+            if bucket.believed_until < fresh_until or bucket.level < bucket.limit / 2:
                 return True
         return False
 
