@@ -351,6 +351,12 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
     return TextShape(before, raw[end : padding.end()], raw[tail:], event, middle)
 
 
+def _is_beside_answer(event: StreamEvent) -> bool:
+    """Tell whether an event is no part of a choice, nor an end: names, usage, or other fields."""
+    is_field = type(event) is ExtraDelta and event.choice is None
+    return is_field or type(event) is Started or type(event) is UsageReported
+
+
 class EventStream:
     """Splits a stream into frames and decodes them, up to the terminal event.
 
@@ -420,7 +426,7 @@ class EventStream:
             if self._ends_with(events):
                 return
             if frame.data:
-                is_text = len(events) == 1 and type(events[0]) in _TEXTS and not self.ended
+                is_text = len(events) == 1 and type(events[0]) in _TEXTS
                 self._shape = learn_shape(frame.raw, events) if is_text else None
             yield frame.raw, events
             if self.ended:
@@ -429,11 +435,8 @@ class EventStream:
     def _ends_with(self, events: tuple[StreamEvent, ...]) -> bool:
         """Note what the events mean; return whether the answer ended before them."""
         whole = self._ends_at_finish and self.finished
-        usage = others = False
+        usage = False
         for event in events:
-            if type(event) is UsageReported:
-                usage = True
-                continue
             if type(event) is Finished:
                 self._finished.add(event.choice)
                 self.closing = True
@@ -444,9 +447,9 @@ class EventStream:
                     self.ended = True
                     return True
                 self.error = self.error or event
-            beside = type(event) is ExtraDelta and event.choice is None
-            others = others or not (beside or type(event) is Started)
-        self.usage_alone = usage and not others
+            elif type(event) is UsageReported:
+                usage = True
+        self.usage_alone = usage and all(map(_is_beside_answer, events))
         return False
 
     def finish(self) -> tuple[bytes, list[tuple[bytes, tuple[StreamEvent, ...]]]]:
