@@ -612,8 +612,8 @@ class Reply:
     """
 
     __slots__ = (
-        "_generators", "closing", "followed", "headers", "is_plain", "is_stream", "pieces",
-        "status", "storable", "transcript", "transforms", "upstream", "usual_speed",
+        "_generators", "closing", "followed", "headers", "is_plain", "is_stream", "not_stored",
+        "pieces", "status", "storable", "transcript", "transforms", "upstream", "usual_speed",
     )  # fmt: skip
 
     def __init__(
@@ -636,6 +636,8 @@ class Reply:
         """The body, once. Reading raises UpstreamError when the answer breaks off."""
         self.transforms = transforms
         self.storable = True
+        self.not_stored: str | None = None
+        """The reason why the answer cannot be stored, if status or headers say so."""
         self.followed: FollowedAnswer | None = None
         """Set if another process made the call. That process stores the answer and books it."""
         self.usual_speed: Callable[[], float | None] | None = None

@@ -276,8 +276,8 @@ class RequestContext:
         """Return the row of a call that no client of this request waited for."""
         origin, request = flight.origin, self.prepared.request
         total_s = time.perf_counter() - flight.began if origin is None else origin.total_s
-        if flight.head is not None:
-            status = flight.head.status
+        if flight.reply is not None:
+            status = flight.reply.status
         else:
             status = flight.attempts[-1].status if flight.attempts else 0
         return Served(
@@ -293,7 +293,7 @@ class RequestContext:
             tags=booked_tags(self.prepared.tags),
             route=self.prepared.route,
             model="" if request is None else request.model,
-            upstream="" if flight.head is None else flight.head.upstream,
+            upstream="" if flight.reply is None else flight.reply.upstream,
             prompt_tokens=0 if origin is None else origin.prompt_tokens,
             completion_tokens=0 if origin is None else origin.completion_tokens,
             cost_usd=total_cost_usd(flight.attempts),
