@@ -584,7 +584,8 @@ class FrameReader(EventReader):
                     kept.append(raw)
             self.closing = stream.closing
             passed, texts = b"".join(kept), tuple(events)
-        if strip_usage and b'"usage"' in passed:
+        if strip_usage:
+            # No ``in`` before it: it takes the name for a number first, and raises inside.
             passed = passed.replace(b',"usage":null', b"")
             name = passed.find(b'"usage"')
             # The null has other blanks than usual. The expression tests each comma, which is slow,

@@ -230,7 +230,7 @@ class Responder:
         reply: Reply,
         compose: Compose | None,
     ) -> None:
-        """Send an answer that has begun."""
+        """Send an answer that has begun, as it arrives; a document whole."""
         if context.lookup.outcome is Outcome.JOINED and reply.not_stored in OWN_ALONE:
             raise NotForOthers
         _note_reply(context, flight, reply)
@@ -240,8 +240,24 @@ class Responder:
                 body = await compose(flight, reply, body)
             if body is not None:
                 return await self._send_document(context, flight, reply, body)
+        send, dialect = context.send, context.endpoint.dialect
         headers = _flight_headers(context, reply, not_stored=reply.not_stored)
-        await self._send_live(context, flight, reader, reply, headers)
+        await _start(context, reply.status, headers)
+        _bound_whole(context, reader)
+        last = b""
+        try:
+            while data := await reader.read():
+                if context.first_byte is None and flight.first_content is not None:
+                    context.first_byte = time.perf_counter() - context.started
+                more = not (flight.ended and reader.at_end)
+                await send({"type": "http.response.body", "body": data, "more_body": more})
+                if not more:
+                    return
+        except (RequestError, UpstreamError) as error:
+            if not reply.is_stream or dialect is None:
+                raise
+            last = _last_event(context, error, dialect)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_document(
         self, context: RequestContext, flight: Flight, reply: Reply, body: bytes
@@ -262,32 +278,6 @@ class Responder:
                 headers.append((b"x-headstart-extra-cost", b"%.8f" % extra_usd))
         context.status = reply.status
         await send_whole(context.send, reply.status, headers, body)
-
-    async def _send_live(
-        self,
-        context: RequestContext,
-        flight: Flight,
-        reader: FlightReader,
-        reply: Reply,
-        headers: HeaderList,
-    ) -> None:
-        send, dialect = context.send, context.endpoint.dialect
-        await _start(context, reply.status, headers)
-        _bound_whole(context, reader)
-        last = b""
-        try:
-            while data := await reader.read():
-                if context.first_byte is None and flight.first_content is not None:
-                    context.first_byte = time.perf_counter() - context.started
-                more = not (flight.ended and reader.at_end)
-                await send({"type": "http.response.body", "body": data, "more_body": more})
-                if not more:
-                    return
-        except (RequestError, UpstreamError) as error:
-            if not reply.is_stream or dialect is None:
-                raise
-            last = _last_event(context, error, dialect)
-        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_early(
         self, context: RequestContext, flight: Flight, reader: FlightReader
