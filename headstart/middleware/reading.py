@@ -613,8 +613,8 @@ class FrameReader(EventReader):
         self._error = Piece(raw, found)
 
 
-class Document:
-    """Collects a JSON answer, up to ``MAX_DOCUMENT_BYTES``."""
+class DocumentCollector(BodyReader):
+    """Collects a JSON answer, up to ``MAX_DOCUMENT_BYTES``. Subclasses decode it at its end."""
 
     def __init__(self, dialect: UpstreamDialect, status: int) -> None:
         self._dialect = dialect
@@ -629,7 +629,6 @@ class Document:
 
     @property
     def ended(self) -> bool:
-        """Whether the bytes so far are a whole answer. Ask only while the body has not ended."""
         if self.too_long:
             return False
         self._tried += self._size
@@ -638,14 +637,14 @@ class Document:
         events = self.events()
         return bool(events) and type(events[-1]) is Ended
 
-    def add(self, data: bytes) -> bool:
-        """Keep the bytes, unless they are too many; return whether a document may end with them."""
+    def collect(self, data: bytes) -> None:
+        """Keep the bytes, unless they are too many."""
         self._size += len(data)
         if self.too_long:
             self._parts.clear()
         else:
             self._parts.append(data)
-        return data[-8:].rstrip().endswith(b"}")
+        self.closing = data[-8:].rstrip().endswith(b"}")
 
     def events(self) -> tuple[StreamEvent, ...]:
         """Decode the answer."""
@@ -653,31 +652,27 @@ class Document:
         return self._dialect.decode_body(self._status, body)
 
 
-class DocumentReader(BodyReader):
-    """A JSON answer that is decoded at its end.
+class DocumentReader(DocumentCollector):
+    """A JSON answer that is passed on unchanged, and decoded at its end.
 
     ``usage_beside``: the provider's streams report usage without being asked, so hits that are
     streamed have to report it, too.
     """
 
     def __init__(self, dialect: Dialect, status: int, *, usage_beside: bool = False) -> None:
-        self._document = Document(dialect, status)
+        super().__init__(dialect, status)
         self._usage_beside = usage_beside
-
-    @property
-    def ended(self) -> bool:
-        return self._document.ended
 
     def feed(self, data: bytes) -> Piece:
         """Keep a copy of the bytes."""
-        self.closing = self._document.add(data)
+        self.collect(data)
         return Piece(data)
 
     def end(self) -> Piece:
         """Decode the document, unless it was too long."""
-        if self._document.too_long:
+        if self.too_long:
             return Piece(b"")
-        events = self._document.events()
+        events = self.events()
         if self._usage_beside:
             told = [replace(e, beside=True) if type(e) is UsageReported else e for e in events]
             events = tuple(told)
