@@ -77,6 +77,7 @@ class FlightReader:
     """
 
     _flight: Flight
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     waiter: asyncio.Future[None] | None = None
     """Is done when the flight has news for a pending read."""
     position: int = 0
@@ -119,7 +120,7 @@ class FlightReader:
         self.stop()
         self._late = False
         if deadline is not None:
-            self._timer = asyncio.get_running_loop().call_at(deadline, self._be_late)
+            self._timer = self._loop.call_at(deadline, self._be_late)
 
     def _be_late(self) -> None:
         self._late = True
@@ -129,7 +130,7 @@ class FlightReader:
         """Return a future that ends when the flight has news. Raises UpstreamTimeout when late."""
         if self._late:
             raise UpstreamTimeout(_LATE)
-        self.waiter = waiter = asyncio.get_running_loop().create_future()
+        self.waiter = waiter = self._loop.create_future()
         return waiter
 
     async def reply(self) -> Reply:

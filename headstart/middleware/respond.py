@@ -276,8 +276,8 @@ class Responder:
             headers.append((b"x-headstart-cost", b"%.8f" % origin.cost_usd))
             if extra_usd := sum_costs(flight.attempts).extra_usd:
                 headers.append((b"x-headstart-extra-cost", b"%.8f" % extra_usd))
-        context.status = reply.status
-        await send_whole(context.send, reply.status, headers, body)
+        await _start(context, reply.status, headers)
+        await context.send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _send_early(
         self, context: RequestContext, flight: Flight, reader: FlightReader
@@ -637,10 +637,10 @@ def response_start(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Messa
     return {"type": "http.response.start", "status": status, "headers": [*headers]}
 
 
-async def _start(context: RequestContext, status: int, headers: HeaderList) -> None:
+def _start(context: RequestContext, status: int, headers: HeaderList) -> Awaitable[None]:
     """Begin the answer to a request. ``headers`` are a list of its own: see ``response_start``."""
     context.status = status
-    await context.send({"type": "http.response.start", "status": status, "headers": headers})
+    return context.send({"type": "http.response.start", "status": status, "headers": headers})
 
 
 async def send_whole(
