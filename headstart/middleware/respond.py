@@ -8,7 +8,7 @@ import math
 import time
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import msgspec
@@ -547,7 +547,7 @@ def allowed_headers(headers: Headers, *, relayed: bool = False) -> HeaderList:
     return [pair for pair in headers if not own[pair[0]]]
 
 
-class _Passing(NamedTuple):
+class _Passing(msgspec.Struct, frozen=True):
     """What follows from the names of an upstream's headers for the headers that a client gets."""
 
     names: tuple[bytes, ...]

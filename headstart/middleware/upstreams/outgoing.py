@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
 import aiohttp
@@ -172,7 +172,7 @@ _UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
 """Control characters, which no server writes into a header."""
 
 
-class _EndToEnd(NamedTuple):
+class _EndToEnd(msgspec.Struct, frozen=True):
     """Facts about the headers of an answer that follow from their names."""
 
     names: tuple[bytes, ...]

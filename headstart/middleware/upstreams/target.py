@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import deque
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
@@ -488,7 +488,7 @@ LONGEST_NAME = 128
 """The most characters of a model's name that is remembered."""
 
 
-class _Model(NamedTuple):
+class _Model(msgspec.Struct, frozen=True):
     """A model of the upstream."""
 
     key: UpstreamModel
@@ -558,7 +558,8 @@ class Target:
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the present estimate of this call."""
         now = asyncio.get_running_loop().time()
-        key, price = self._model(call)
+        model = self._model(call)
+        key, price = model.key, model.price
         state = self._state(call, key)
         measures = self._states.measures
         breaker, limits = state.breaker, state.limits

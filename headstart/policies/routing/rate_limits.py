@@ -22,6 +22,8 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import msgspec
+
 from headstart.policies.callers import NameMemo, NamesMemo
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class LimitWindow(NamedTuple):
         return _limit_kind(self.name)
 
 
-class LimitKind(NamedTuple):
+class LimitKind(msgspec.Struct, frozen=True, gc=False):
     """The meaning of a limit's name."""
 
     counts_tokens: bool
