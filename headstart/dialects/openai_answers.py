@@ -428,9 +428,11 @@ def decode_body(
 
 
 def _read_names(chunk: dict[str, Any], named: tuple[Any, ...], events: list[StreamEvent]) -> None:
-    model, fingerprint, tier = map(as_text, named)
+    id, model, fingerprint, tier = [
+        text if type(text) is str and text else None for text in (chunk.get("id"), *named)
+    ]
     if model or fingerprint or tier:
-        id, created = as_text(chunk.get("id")), chunk.get("created")
+        created = chunk.get("created")
         created = created if isinstance(created, int) and created else None
         started = Started(id=id, model=model, created=created, fingerprint=fingerprint, tier=tier)
         events.append(started)

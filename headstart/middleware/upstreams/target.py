@@ -260,8 +260,8 @@ class TargetCall:
             return self._next_held()
         if self._over:
             raise StopAsyncIteration
-        transcript, booking = self._transcript, self._booking
-        now = self._time()
+        transcript, booking, time = self._transcript, self._booking, self._time
+        now = time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
         # After a whole answer, ``HTTPUpstream`` ends the body within AFTER_END_S. This limit is
         # longer, so that it applies only if the upstream has no such limit.
@@ -283,9 +283,9 @@ class TargetCall:
             raise
         if live is None:
             self._over = True
-            booking.ended(self._time())
+            booking.ended(time())
             raise StopAsyncIteration
-        came = self._time()
+        came = time()
         if live.events:
             self._quiet_s, self._limit_s = 0.0, self._stall_s
         elif self._dialect is not None:
