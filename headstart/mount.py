@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry
 from headstart.config.loading import load_settings, override_cache
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.errors import ConfigError
-from headstart.factory import Parts, start_engine
-from headstart.middleware.admin_front import AdminFront, AdminState, LivePages
+from headstart.factory import start_engine
+from headstart.middleware.admin_front import AdminFront, AdminState, EngineParts, LivePages
 from headstart.middleware.asgi import ADMIN_PREFIX, Gateway, answer_json, not_found
 from headstart.middleware.endpoints import Endpoint, EndpointTable
 from headstart.middleware.metrics import PrometheusObserver
@@ -158,7 +158,7 @@ def build_gateway(
     endpoints: Sequence[Endpoint] = (),
     resolve: Callable[[Scope], str | None] | None = None,
     origins: OriginRules | None = None,
-    on_start: Callable[[Parts], None] | None = None,
+    on_start: Callable[[EngineParts], None] | None = None,
     states: UpstreamStates | None = None,
     exchange: Callable[[Store], CallExchange] | None = None,
     make_upstream: Callable[..., HTTPUpstream] | None = None,
@@ -327,7 +327,7 @@ class AdminApp:
             raise ConfigError("AdminApp(token=…): the token is empty")
         self._token = None if token is None else token.strip().encode()
         self._front: AdminFront | None = None
-        self._parts: Parts | None = None
+        self._parts: EngineParts | None = None
 
     def attach(self, settings: Settings, observers: Sequence[Observer]) -> Observers:
         """Show an engine with these settings, once ``started`` was called with its parts.
@@ -352,7 +352,7 @@ class AdminApp:
         self._front = admin_front(state, token=self._token, rules=rules)
         return all_of_them
 
-    def started(self, parts: Parts) -> None:
+    def started(self, parts: EngineParts) -> None:
         """Show these parts of an engine that has started."""
         self._parts = parts
 

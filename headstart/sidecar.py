@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from headstart.config.checks import refuse_fixed
 from headstart.errors import ConfigError, HeadstartError
-from headstart.middleware.admin_front import AdminState, Gather
+from headstart.middleware.admin_front import AdminState, EngineParts, Gather
 from headstart.middleware.asgi import Gateway, behind_gateway
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.metrics import PrometheusObserver
@@ -31,7 +31,6 @@ from headstart.settings import ServerSettings, Settings, masked, masked_variable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headstart.factory import Parts
     from headstart.interfaces import CallExchange, Store
     from headstart.types import Receive, Scope, Send
 
@@ -85,7 +84,7 @@ def build_sidecar(settings: Settings) -> Gateway:
 
 def _build(settings: Settings, lasting: LastingParts) -> tuple[Gateway, AdminState]:
     """Return the gateway, and the parts that its admin API shows."""
-    engine: list[Parts] = []
+    engine: list[EngineParts] = []
     server = settings.server
     variables = {each.name: ", ".join(each.key_variables) for each in settings.upstream}
     refused = RefusedKeys({name: own for name, own in variables.items() if own})

@@ -8,6 +8,7 @@ value means closer. The last part names the types of ASGI.
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
@@ -654,6 +655,12 @@ def words_of(text: str) -> frozenset[str]:
 def word_classes(words: Mapping[K, str]) -> dict[str, K]:
     """Return the class of each word: {"was": "past", "did": "past"} for {"past": "was did"}."""
     return {word: name for name, text in words.items() for word in text.split()}
+
+
+def read_vocabulary(module: str) -> dict[str, str]:
+    """Return the lists of words in ``vocabulary.toml``, beside a module, by name."""
+    data = pkgutil.get_data(module, "vocabulary.toml")
+    return msgspec.toml.decode(data or b"", type=dict[str, str])
 
 
 # --- bodies that arrive in pieces ----------------------------------------------------------------

@@ -9,14 +9,15 @@ the reasons.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from math import exp, log
+from operator import add
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
-from headstart.types import Frozen, ulid_time
+from headstart.types import Frozen, Latest, ulid_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -143,17 +144,15 @@ class RecentPrompts:
     """
 
     def __init__(self) -> None:
-        self._asked_at: OrderedDict[str, float] = OrderedDict()
+        self._asked_at: Latest[str, float] = Latest(MOST_PROMPTS)
         """The time of the last request for an entry's prompt."""
 
     def prefix_usd(self, row: Served) -> float:
         """Return the savings that a hit loses because its prompt was asked shortly before."""
         if row.entry is None or not row.succeeded or row.prompt_tokens < PREFIX_TOKENS:
             return 0.0
-        before = self._asked_at.pop(row.entry, ulid_time(row.entry))
+        before = self._asked_at.get(row.entry, ulid_time(row.entry))
         self._asked_at[row.entry] = row.at
-        if len(self._asked_at) > MOST_PROMPTS:
-            self._asked_at.popitem(last=False)
         lately = before is not None and row.at - before <= PREFIX_TTL_S
         return row.saved_prefix_usd if lately else 0.0
 
@@ -222,13 +221,7 @@ class Expected(NamedTuple):
 
     def plus(self, other: Expected) -> Expected:
         """Add other requests, which were compared with other calls."""
-        return Expected(
-            self.seconds + other.seconds,
-            self.own_s + other.own_s,
-            self.requests + other.requests,
-            self.variance + other.variance,
-            self.outliers_s + other.outliers_s,
-        )
+        return Expected(*map(add, self, other))
 
 
 class _Block(NamedTuple):

@@ -247,7 +247,10 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
             ["server.client_limits.a.unknown_cost", "did you mean 'refuse'?"],
         ),
         ("[server]\nclient_keys = ['env:NOPE']", ["server.client_keys[0]", "NOPE is not set"]),
-        ("server = 1", ["server: expected a table, got a whole number"]),
+        (
+            "server = 1",
+            ['server: expected a table, such as { name = "value" }, got a whole number'],
+        ),
         ("[cache]\nttl_s = '7d'", ['cache.ttl_s: expected a number of seconds or "none"']),
         ("[cache]\nenabled = 'no'", ["cache.enabled: expected true or false"]),
         ("[compression]\nprefill_tokens_per_s = ''", ["expected a number, got text"]),

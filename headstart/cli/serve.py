@@ -15,23 +15,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 import msgspec
 
-from headstart.cli.options import (
-    command,
-    config_field,
-    option,
-    say,
-    setting,
-    upstream_field,
-)
+from headstart.cli.options import command, config_field, option, say, setting, upstream_field
 from headstart.cli.reload import ReloadOnSignal, survive_hangups
 from headstart.config.checks import billing_note, checked, ignored_proxy, notes_on
 from headstart.config.loading import load_settings
-from headstart.config.providers import (
-    discover,
-    model_table,
-    preset,
-    providers,
-)
+from headstart.config.providers import discover, model_table, preset, providers
 from headstart.config.strategies import strategy_of
 from headstart.errors import ConfigError
 from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, masked_url

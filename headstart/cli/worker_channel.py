@@ -32,6 +32,7 @@ import itertools
 import mmap
 import secrets
 import struct
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -261,6 +262,7 @@ class ChannelFrame(NamedTuple):
     payload: bytes
 
 
+@dataclass(eq=False, repr=False)
 class Channel:
     """Frames over a socket pair. ``answer`` answers the questions of the other side.
 
@@ -268,18 +270,12 @@ class Channel:
     other side with the same text.
     """
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        answer: Callable[[str, bytes], Awaitable[bytes]],
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._answer = answer
-        self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._closed = False
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    answer: Callable[[str, bytes], Awaitable[bytes]]
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _waiting: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
+    _closed: bool = False
 
     @classmethod
     async def over(
@@ -295,8 +291,8 @@ class Channel:
         try:
             async with asyncio.TaskGroup() as answers:
                 while True:
-                    head = await self._reader.readexactly(_LENGTH_BYTES)
-                    body = await self._reader.readexactly(int.from_bytes(head, "big"))
+                    head = await self.reader.readexactly(_LENGTH_BYTES)
+                    body = await self.reader.readexactly(int.from_bytes(head, "big"))
                     frame = msgspec.msgpack.decode(body, type=ChannelFrame)
                     if frame.answers:
                         self._settle(frame)
@@ -329,7 +325,7 @@ class Channel:
     def close(self) -> None:
         """Close the channel. Open questions fail with ChannelClosed."""
         self._closed = True
-        self._writer.close()
+        self.writer.close()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(ChannelClosed("the other process has ended"))
@@ -337,7 +333,7 @@ class Channel:
     async def _reply(self, question: ChannelFrame) -> None:
         kind, payload = "", b""
         try:
-            payload = await self._answer(question.kind, question.payload)
+            payload = await self.answer(question.kind, question.payload)
         except HeadstartError as error:
             kind, payload = "error", str(error).encode()
         except Exception:  # noqa: BLE001 - it is logged, and the other side goes on
@@ -359,4 +355,4 @@ class Channel:
     def _send(self, frame: ChannelFrame) -> None:
         body = msgspec.msgpack.encode(frame)
         with contextlib.suppress(ConnectionError):
-            self._writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+            self.writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression.lossless import minify
-from headstart.types import words_of
+from headstart.types import read_vocabulary, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,19 +57,9 @@ _LOOKS = re.compile(
     re.IGNORECASE,
 )
 """Attributes that set the look of an element, or its link."""
-_BREAKS = words_of("""
-    address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1
-    h2 h3 h4 h5 h6 header caption details hr legend li main nav ol p pre section summary table
-    tr ul
-""")
-_ELEMENTS = _BREAKS | words_of("""
-    a abbr acronym area audio b base bdi bdo big body button canvas caption center circle cite
-    code col colgroup data datalist del details dfn dialog em embed font frame frameset g head
-    hgroup html i iframe img input ins kbd label legend link map mark menu meta meter noscript
-    object optgroup option output param path picture polygon progress q rect rp rt ruby s samp
-    script search select slot small source span strike strong style sub summary sup svg tbody td
-    template textarea tfoot th thead time title track tt u use var video wbr
-""")
+_VOCABULARY = read_vocabulary(__name__)
+_BREAKS = words_of(_VOCABULARY["block_elements"])
+_ELEMENTS = _BREAKS | words_of(_VOCABULARY["inline_elements"])
 _BEFORE = {f"h{level}": "#" * level + " " for level in range(1, 7)} | {"dd": ": "}
 _APART = words_of("a button data del img input ins label output s select small span strike time")
 """Inline elements between which a space is written, because their style separates them."""

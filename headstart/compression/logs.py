@@ -27,55 +27,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression.passages import like_these, omission_mark
 from headstart.compression.selection import STOPWORDS, occurrences
+from headstart.types import read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-_PROBLEM_WORDS = r"""
-    =err err(?:or|no)?s?\b error fata fail exception critical crit\b panic warn wrn\b ftl\b
-    traceback severe emerg alert denied refus abort crash corrupt invalid illegal timed.?out timeout
-    unreachable unable cannot not\b reject break-?in kill oom\b caused.by lost\b drop unexpected
-    unavail unauthor forbidden expired deadlock overflow exceed unhealthy degraded disconnect
-    reset.by broken mismatch violat segfault throttl stuck stall dead\b missing
-
-    =evict back.?off nxdomain =econn =etimedout =epipe\b =eacces =eperm\b =enoent =enomem =enospc
-    =emfile\b =eaddr =enotfound =ehostun =sig(?:term|segv|abrt|bus|ill|fpe)\b core.dump =hung\b
-    =leak starv flapping offline unresponsive no.route no.such premature giv(?:es|ing).up gave.up
-    exhaust out.of.(?:memory|disk|space|range|bounds|sync|order|date) no.space unsupported
-    (?:disk|queue|buffer|volume|pool|table|heap|filesystem).(?:is.)?full\b =duplicate.(?:key|entry)
-    (?:link|node|host|peer|server|service|interface|port|is|are|was|went|goes|marked|state).down\b
-    unknown.(?:host|user|command|option|key|column|field|type|method|module|device) unrecogni
-    malformed =bad\b =wrong incorrect blocked\b banned\b infect malware =virus intrusion comprom
-    breach discard truncat undeliver bounced rollback roll(?:ed|ing).back revert =slow\b =stale\b
-    conflict =oops overrun underrun overheat retrying
-    =too.(?:high|low|many|large|long|big|small|few|slow|old|late|short)
-    (?:quota|limit|threshold|maximum).(?:is.|was.)?reached =null.?pointer =nan\b diverge inconsisten
-    orphan zombie =assert unhandled uncaught connection.reset incomplete untrusted self.signed
-    tamper
-    unresolved unmet\b backpressure split.?brain watchdog circuit.(?:breaker.)?(?:is.)?open
-    rate.?limit lockup =fault double.free use.after.free race.condition undefined interrupted
-    overload =oversized misconfig deprecat
-
-    fehl ausnahme abbruch abgebrochen abgelehnt verweiger ungültig gescheitert
-    avertissement [eé]chec [eé]chou interdit
-    adverten fall[oó] fallid excepci negad rechazad aviso falh exce[cç] recusad
-    avviso fallit eccezion rifiutat fout\b mislukt waarschuwing b[łl][ąa]d\b ostrze
-    hata\b uyar gagal kesalahan peringatan lỗi cảnh.báo
-    =chyb =fel\b =fejl =feil =virhe =hib[aá] eroare =gre[sš]k napak =klaid =kļūd =viga\b
-
-    exit{code} returncode{code} errno{code} signal{code} =rc\b{code}
-    (?:status|code)\b\D{0,8}(?!0+\b|0x0+\b|[123]\d\d\b)\d
-    =ora-\d{5} =sqlstate =grpc.code\W{1,3}(?!ok\b|0\b)\w
-    =(?:success|succeeded|ok|healthy|ready|valid|alive|passed|connected|reachable){false}
-    (?:level|lvl|severity)\w*\W{1,4}(?:[0-4]|[4-9]\d)\b
-""".replace("{code}", r"\D{0,16}(?!0+\b|0x0+\b)\d").replace(
-    "{false}", r"\W{0,2}[=:]\W{0,2}(?:false|no)\b"
-)
-"""Patterns of words that report a problem, in lower case: in English, and in German, French,
-Spanish, Portuguese, Italian, Dutch, Polish, Turkish, Indonesian, Vietnamese, Czech, Slovak,
-Swedish, Danish, Norwegian, Finnish, Hungarian, Romanian, Croatian, Slovene, Lithuanian, Latvian and
-Estonian. Also return codes, and the levels of pino, bunyan and GELF. ``=`` matches the beginning of
-a word; ``.`` also matches the space between two words."""
 
 
 def _by_letter(words: Iterable[str]) -> str:
@@ -103,7 +58,7 @@ def _by_letter(words: Iterable[str]) -> str:
 
 
 _PROBLEM_WORD = re.compile(
-    _by_letter(_PROBLEM_WORDS.split())
+    _by_letter(read_vocabulary(__name__)["problem_words"].split())
     # An HTTP status on its own
     + r"|[45](?<=[\s\"|\]].)\d\d(?![^\s\",;|\]])(?! ?[mnuµ]?s\b)"
 )

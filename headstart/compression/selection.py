@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from headstart.compression.passages import has_mark, omission_mark, sentences
-from headstart.types import Frozen, words_of
+from headstart.types import Frozen, read_vocabulary, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,16 +33,7 @@ if TYPE_CHECKING:
 
 # --- the question ---------------------------------------------------------------------------------
 
-STOPWORDS = words_of("""
-    a about after all also am an and any are as at be because been before being between both but
-    by can could did do does doing down during each find for from further get give had has have
-    having he her here hers him his how i if in into is it its just know let like list may me
-    might more most much must my need no not now of off on one only or other our out over own
-    please s same say says she should show so some such t tell than that the their them then
-    there these they this those through to too under up us use used using very want was we were
-    what when where which while who whom whose why will with would you your many name named
-    answer question based following given provided according
-""")
+STOPWORDS = words_of(read_vocabulary(__name__)["stopwords"])
 _QUERY_WORD = re.compile(r"[A-Za-z0-9]+(?:['\u2019.\-][A-Za-z0-9]+)*")
 _ENDINGS = r"(?:s|es|ed|er|ers|ing|ings|ion|ions|ly|e|y|ies|ied|al|ment|ments|or|ors|'s|\u2019s)?"
 _STRIPPED = re.compile(

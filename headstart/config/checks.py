@@ -27,13 +27,7 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING, KEY_HEADERS
 from headstart.errors import ConfigError
 from headstart.interfaces import STORE_SCHEMES, STORES
-from headstart.settings import (
-    CacheSettings,
-    JudgeInCode,
-    Settings,
-    Strategy,
-    masked_url,
-)
+from headstart.settings import CacheSettings, JudgeInCode, Settings, Strategy, masked_url
 from headstart.sockets import is_loopback_host
 
 if TYPE_CHECKING:

@@ -251,6 +251,7 @@ _KINDS = {
     "bool": "true or false",
     "null": f'"{NONE}"',
 }
+_TABLE = 'a table, such as { name = "value" }'
 _TYPES = re.compile(r"(?<=xpected )`([^`]+)`|(?<=got )`([^`]+)`")
 _ITEM = re.compile(r"\[[^]]*\]")
 
@@ -278,7 +279,7 @@ def expectation(section: str, key: str, message: str) -> str:
         number = "a number of seconds"
 
     def in_words(found: re.Match[str]) -> str:
-        kinds = {**_KINDS, "float": number} if found[1] else _KINDS
+        kinds = {**_KINDS, "float": number, "object": _TABLE} if found[1] else _KINDS
         return " or ".join(
             kinds.get(each, f"`{each}`") for each in (found[1] or found[2]).split(" | ")
         )

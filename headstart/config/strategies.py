@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.config.providers import read_data
-from headstart.settings import (
-    JudgeInCode,
-    RouteMatch,
-    RouteSettings,
-    Strategy,
-    StrategySettings,
-)
+from headstart.settings import JudgeInCode, RouteMatch, RouteSettings, Strategy, StrategySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

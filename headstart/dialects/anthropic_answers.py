@@ -17,6 +17,7 @@ from headstart.dialects.dialect import (
     decode_first,
     extra_events,
     is_json,
+    read_whole,
     split_text,
     unreadable,
 )
@@ -36,6 +37,8 @@ from headstart.types import (
     ToolCall,
     ToolCallDelta,
     UsageReported,
+    word_classes,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -49,14 +52,14 @@ DELTAS = "deltas"
 THINKING = "thinking"
 """The name under which the reasoning comes."""
 
-FINISHES = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
+FINISHES = word_classes(
+    {
+        "stop": "end_turn stop_sequence",
+        "length": "max_tokens model_context_window_exceeded",
+        "tool_calls": "tool_use",
+        "content_filter": "refusal",
+    }
+)
 """Canonical names of the stop reasons. Reasons that are not listed are canonical already."""
 
 _PARTS = {
@@ -64,9 +67,7 @@ _PARTS = {
     "thinking": frozenset({"type", "thinking", "signature"}),
     "tool_use": frozenset({"type", "id", "name", "input"}),
 }
-_MESSAGE = frozenset(
-    {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"}
-)
+_MESSAGE = words_of("id type role model content stop_reason stop_sequence usage")
 _STOPS = frozenset({"stop_reason", "stop_sequence"})
 _MESSAGE_DELTA = frozenset({"type", "delta", "usage"})
 
@@ -111,7 +112,7 @@ class MessagesDecoder(JSONDecoder):
         events += self._add_usage(message.get("usage"))
         return tuple(events)
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of an object; none for pings. Raises MalformedAnswerError."""
         events: tuple[StreamEvent, ...] = ()
         match event.get("type"):
@@ -227,10 +228,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
         return (read_error(document, None),)
     if not isinstance(document.get("content"), list):
         return (unreadable("the answer has no content"),)
-    try:
-        return (*MessagesDecoder().read_message(document), *ENDED)
-    except MalformedAnswerError as error:
-        return (unreadable(str(error)),)
+    return read_whole(MessagesDecoder().read_message, (document,))
 
 
 _ERROR_STATUSES = {
@@ -314,14 +312,14 @@ _IN_DELTA = ("container", "stop_details")
 """Fields of a message that are in the last delta of its stream."""
 _BESIDE_DELTA = ("context_management",)
 """Fields of a message that are beside the last delta of its stream."""
-_STOP_REASONS = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-    "content_filter": "refusal",
-    "eos": "end_turn",
-}
+_STOP_REASONS = word_classes(
+    {
+        "end_turn": "stop eos",
+        "max_tokens": "length",
+        "tool_use": "tool_calls function_call",
+        "refusal": "content_filter",
+    }
+)
 _OWN_REASONS = frozenset({*FINISHES, "pause_turn"})
 _NO_USAGE: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0}
 _encode = msgspec.json.encode

@@ -26,7 +26,6 @@ from headstart.dialects.anthropic_requests import (
     write_request,
 )
 from headstart.dialects.dialect import (
-    ContentTypes,
     CountForm,
     Dialect,
     KeyForm,
@@ -126,12 +125,7 @@ _FIELDS = field_uses(
 """``metadata.user_id`` joins the scope instead. ``cache`` is litellm's own field."""
 
 _KEYED_HEADERS = frozenset(
-    {
-        b"anthropic-version",
-        b"anthropic-beta",
-        b"anthropic-user-profile-id",
-        b"anthropic-workspace-id",
-    }
+    b"anthropic-version anthropic-beta anthropic-user-profile-id anthropic-workspace-id".split()
 )
 
 
@@ -264,7 +258,6 @@ ANTHROPIC_MESSAGES = Dialect(
     apply_quirks=partial(apply_quirks, dialect=NAME),
     claims=_claims,
     request_id_header=b"request-id",
-    content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
     paths=("/v1/messages",),
     key=KeyForm(fields=_FIELDS, canonical=_canonical, headers=_KEYED_HEADERS),
     form=_MessagesForm(),

@@ -37,6 +37,7 @@ from headstart.dialects.dialect import (
     as_text,
     decode_document,
     decode_event,
+    read_whole,
     unreadable,
 )
 from headstart.dialects.request_form import CACHE_POINT, mark_bedrock
@@ -58,10 +59,12 @@ from headstart.types import (
     TextDelta,
     ToolCallDelta,
     UsageReported,
+    word_classes,
+    words_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from headstart.canonical_request import (
         CanonicalRequest,
@@ -185,15 +188,14 @@ _Blocks: TypeAlias = list[dict[str, Any]]
 REASONING = "reasoningContent"
 """Name under which reasoning comes."""
 
-FINISHES = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "guardrail_intervened": "content_filter",
-    "content_filtered": "content_filter",
-}
+FINISHES = word_classes(
+    {
+        "stop": "end_turn stop_sequence",
+        "length": "max_tokens model_context_window_exceeded",
+        "tool_calls": "tool_use",
+        "content_filter": "guardrail_intervened content_filtered",
+    }
+)
 _STATUSES = {
     "internalServerException": 500,
     "modelStreamErrorException": 424,
@@ -203,9 +205,7 @@ _STATUSES = {
     "validationException": 400,
 }
 """The statuses of errors that come inside a stream."""
-_EVENTS = frozenset(
-    ("messageStart", "contentBlockStart", "contentBlockDelta", "messageStop", "metadata")
-)
+_EVENTS = words_of("messageStart contentBlockStart contentBlockDelta messageStop metadata")
 """The events that are read; others need not be JSON."""
 
 
@@ -272,20 +272,15 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     if status >= 400:
         return (_read_error(document, status=status),)
     match document:
-        case {"output": {"message": {"content": list(blocks)}}}:
-            try:
-                said = _whole(blocks)
-            except MalformedAnswerError as error:
-                return (unreadable(str(error)),)
-            reason = _finished(document.get("stopReason"))
-            return (Started(), TextDelta(text=""), *said, reason, *_usage_in(document), *ENDED)
+        case {"output": {"message": {"content": list()}}}:
+            return read_whole(_whole, (document,))
     return (unreadable("the answer has no message"),)
 
 
-def _whole(blocks: Iterable[Any]) -> list[StreamEvent]:
-    events: list[StreamEvent] = []
+def _whole(document: dict[str, Any]) -> list[StreamEvent]:
+    events: list[StreamEvent] = [Started(), TextDelta(text="")]
     calls = 0
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(document["output"]["message"]["content"]):
         match as_object(block, "a content block"):
             case {"text": str(text)}:
                 events.append(TextDelta(text=text, block=number))
@@ -304,7 +299,7 @@ def _whole(blocks: Iterable[Any]) -> list[StreamEvent]:
                     )
                 )
                 calls += 1
-    return events
+    return [*events, _finished(document.get("stopReason")), *_usage_in(document)]
 
 
 def _reasoning(reasoning: Any, block: int) -> tuple[StreamEvent, ...]:

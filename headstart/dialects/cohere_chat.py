@@ -27,6 +27,7 @@ from headstart.dialects.dialect import (
     as_object,
     as_text,
     decode_document,
+    read_whole,
     unreadable,
 )
 from headstart.dialects.requests import (
@@ -82,7 +83,7 @@ _FAILURES = frozenset({"ERROR", "TIMEOUT"})
 class ChatV2Decoder(JSONDecoder):
     """EventDecoder of ``POST /v2/chat``."""
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:  # noqa: ARG002
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:  # noqa: ARG002
         """Return the events of an object; none if its type is unknown."""
         delta = as_object(event.get("delta") or {}, "a delta")
         message = as_object(delta.get("message") or {}, "a delta's message")
@@ -112,12 +113,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
         return (read_error(document if isinstance(document, dict) else {}, status),)
     if not isinstance(document, dict) or not isinstance(document.get("message"), dict):
         return (unreadable("the answer has no message"),)
-    try:
-        events = tuple(_whole(document, document["message"]))
-    except MalformedAnswerError as error:
-        return (unreadable(str(error)),)
-    errors = tuple(event for event in events if isinstance(event, ErrorReported))
-    return errors or (*events, *ENDED)
+    return read_whole(_whole, (document,))
 
 
 def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
@@ -126,7 +122,8 @@ def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
     return ErrorReported(message=message, status=status)
 
 
-def _whole(document: dict[str, Any], message: dict[str, Any]) -> list[StreamEvent]:
+def _whole(document: dict[str, Any]) -> list[StreamEvent]:
+    message = document["message"]
     events: list[StreamEvent] = [Started(id=as_text(document.get("id"))), TextDelta(text="")]
     events += _reasoning(message.get(PLAN), PLAN)
     for index, block in enumerate(as_list(message.get("content"))):

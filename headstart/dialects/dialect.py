@@ -60,6 +60,9 @@ class ContentTypes(NamedTuple):
     stream: bytes
 
 
+_CONTENT_TYPES = ContentTypes(b"application/json", b"text/event-stream; charset=utf-8")
+
+
 class FrameCutter(Protocol):
     """Cuts the bytes of a streamed answer into frames, however they arrive."""
 
@@ -353,7 +356,7 @@ class Dialect(UpstreamDialect):
     key: KeyForm
     form: RequestForm
     """The places of the prompt, and of the other facts that the engine reads in a request."""
-    content_types: ContentTypes
+    content_types: ContentTypes = _CONTENT_TYPES
     heartbeat: bytes | None = None
     """A comment that its clients skip while they wait, or None."""
     paths: tuple[str, ...] = ()
@@ -579,6 +582,22 @@ ENDED: tuple[StreamEvent, ...] = (Ended(),)
 """The events of an answer's end."""
 
 
+def read_whole(
+    read: Callable[[dict[str, Any]], Iterable[StreamEvent]], objects: Iterable[dict[str, Any]]
+) -> tuple[StreamEvent, ...]:
+    """Return the events of a whole answer and Ended, or alone the errors that it reports.
+
+    ``read`` returns the events of one of its objects. If it raises MalformedAnswerError, this is
+    the error.
+    """
+    try:
+        events = [event for each in objects for event in read(each)]
+    except MalformedAnswerError as error:
+        return (unreadable(str(error)),)
+    errors = [event for event in events if type(event) is ErrorReported]
+    return tuple(errors or (*events, *ENDED))
+
+
 @dataclass(eq=False, repr=False)
 class JSONDecoder:
     """EventDecoder of a stream whose frames are JSON objects. Subclasses read the objects."""
@@ -652,21 +671,12 @@ class JSONDecoder:
                 return (*events[:place], short, *events[place + 1 :])
         return events
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of an object. ``name`` is the frame's own name for it.
 
         Raises MalformedAnswerError.
         """
         raise NotImplementedError
-
-    def read_whole(self, objects: Iterable[dict[str, Any]]) -> tuple[StreamEvent, ...]:
-        """Return the events of a whole answer and Ended, or alone the errors that it reports."""
-        try:
-            events = [event for each in objects for event in self.read(each, None)]
-        except MalformedAnswerError as error:
-            return (unreadable(str(error)),)
-        errors = [event for event in events if type(event) is ErrorReported]
-        return tuple(errors or (*events, *ENDED))
 
 
 CHUNK_CHARACTERS = 200
@@ -683,15 +693,7 @@ def split_text(text: str) -> list[str]:
 _CAPACITY = frozenset({498, 529})
 """Statuses with which Groq and Anthropic say that they have no capacity."""
 _OF_THE_BODY = frozenset(
-    {
-        b"content-type",
-        b"content-length",
-        b"content-encoding",
-        b"content-md5",
-        b"digest",
-        b"etag",
-        b"set-cookie",
-    }
+    b"content-type content-length content-encoding content-md5 digest etag set-cookie".split()
 )
 
 

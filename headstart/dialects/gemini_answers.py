@@ -18,6 +18,7 @@ from headstart.dialects.dialect import (
     as_text,
     decode_document,
     extra_events,
+    read_whole,
     split_text,
     unreadable,
 )
@@ -37,6 +38,7 @@ from headstart.types import (
     ToolCall,
     ToolCallDelta,
     UsageReported,
+    word_classes,
 )
 
 if TYPE_CHECKING:
@@ -212,25 +214,14 @@ SIGNATURE = "thoughtSignature"
 PART = "part"
 """Field of an object under ``CONTENT_BLOCKS`` with a part that has no canonical form."""
 
-FINISHES = {
-    "STOP": "stop",
-    "MAX_TOKENS": "length",
-    **dict.fromkeys(
-        (
-            "SAFETY",
-            "RECITATION",
-            "LANGUAGE",
-            "BLOCKLIST",
-            "PROHIBITED_CONTENT",
-            "SPII",
-            "MODEL_ARMOR",
-            "IMAGE_SAFETY",
-            "IMAGE_PROHIBITED_CONTENT",
-            "IMAGE_RECITATION",
-        ),
-        "content_filter",
-    ),
-}
+FINISHES = word_classes(
+    {
+        "stop": "STOP",
+        "length": "MAX_TOKENS",
+        "content_filter": "SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR"
+        " IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION",
+    }
+)
 """Canonical names of the finish reasons. Every other one is a failure: ``error``."""
 
 _RATINGS = "safetyRatings"
@@ -272,7 +263,7 @@ class GenerateDecoder(JSONDecoder):
     _named: tuple[Any, Any] = (None, None)
     _candidates: dict[int, _Candidate] = field(default_factory=dict)
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:  # noqa: ARG002
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:  # noqa: ARG002
         """Return the events of a chunk, or of a whole answer. Raises MalformedAnswerError."""
         if event.get("error"):
             return (read_error(event, None),)
@@ -430,16 +421,12 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
         return (unreadable("the answer is not a JSON object"),)
     if not any({"candidates", "promptFeedback", "error"} & chunk.keys() for chunk in chunks):
         return (unreadable("the answer has no candidates"),)
-    return GenerateDecoder(whole=len(chunks) == 1).read_whole(chunks)
+    return read_whole(GenerateDecoder(whole=len(chunks) == 1).read, chunks)
 
 
-_REASONS = {
-    "stop": "STOP",
-    "length": "MAX_TOKENS",
-    "tool_calls": "STOP",
-    "function_call": "STOP",
-    "content_filter": "SAFETY",
-}
+_REASONS = word_classes(
+    {"STOP": "stop tool_calls function_call", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
+)
 _NO_REASON = "OTHER"
 _ONLY_TEXT = ({"text"}, {"text", "thought"})
 _encode = msgspec.json.encode

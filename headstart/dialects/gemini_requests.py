@@ -51,7 +51,7 @@ from headstart.dialects.requests import (
     top_level_extra,
 )
 from headstart.errors import InvalidRequest
-from headstart.types import UNDECODABLE, ChatRequest
+from headstart.types import UNDECODABLE, ChatRequest, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,16 +60,8 @@ if TYPE_CHECKING:
 
 _PATH = re.compile(rb"/v1(?:beta)?/models/([^/:]+):(generateContent|streamGenerateContent)")
 _SNAKE = re.compile(r"(?<!_)_+([a-z0-9])")
-_FREE = frozenset(
-    {
-        "args",
-        "labels",
-        "parameters",
-        "parametersJsonSchema",
-        "response",
-        "responseJsonSchema",
-        "responseSchema",
-    }
+_FREE = words_of(
+    "args labels parameters parametersJsonSchema response responseJsonSchema responseSchema"
 )
 """Fields whose names within are the caller's own, or a schema's."""
 
@@ -169,9 +161,7 @@ def _last_user_text(contents: list[dict[str, Any]]) -> str | None:
     return "\n".join(texts) or None if len(texts) == len(parts) else None
 
 
-_COUNTS = frozenset(
-    {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
-)
+_COUNTS = words_of("minItems maxItems minLength maxLength minProperties maxProperties")
 """Numbers of 64 bits, which the API's JSON writes as strings."""
 _LONGEST_COUNT = 19
 """Digits of a number of 64 bits."""

@@ -19,6 +19,7 @@ from headstart.dialects.dialect import (
     as_count,
     as_text,
     decode_document,
+    read_whole,
     split_text,
     unreadable,
 )
@@ -39,6 +40,7 @@ from headstart.types import (
     ToolCall,
     ToolCallDelta,
     UsageReported,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -245,11 +247,10 @@ class ChatEncoder:
 def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
     """Return ``{"error": {...}}`` as the API does, with our request id in it."""
     status = getattr(error, "status", None) or 500
-    message = getattr(error, "message", None) or str(error)
     return _encode(
         {
             "error": {
-                "message": message,
+                "message": getattr(error, "message", None) or str(error),
                 "type": _error_type(status),
                 "param": getattr(error, "param", None),
                 "code": getattr(error, "code", None),
@@ -305,17 +306,9 @@ _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "logprobs"})
 _NUMBER = "index"
 _CALL = frozenset({_NUMBER, "id", "type", "function", "custom"})
 _PADDING = frozenset({"obfuscation", "p"})
-_CHUNK = _PADDING | {
-    "id",
-    "object",
-    "created",
-    "model",
-    "system_fingerprint",
-    "service_tier",
-    "choices",
-    "usage",
-    "error",
-}
+_CHUNK = _PADDING | words_of(
+    "id object created model system_fingerprint service_tier choices usage error"
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -326,7 +319,7 @@ class ChatDecoder(JSONDecoder):
     _named: tuple[Any, ...] = (None, None, None)
     _calls: dict[int, _ToolCalls] = field(default_factory=dict)
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of one chunk, or of one whole answer. Raises MalformedAnswerError."""
         if name == b"error" and "error" not in event:
             return (read_error(event, None),)
@@ -424,7 +417,7 @@ def decode_body(
         return (unreadable("the answer is not a JSON object"),)
     if not document.get("error") and not isinstance(document.get("choices"), list):
         return (unreadable("the answer has no choices"),)
-    return decoder().read_whole((document,))
+    return read_whole(decoder().read, (document,))
 
 
 def _read_names(chunk: dict[str, Any], named: tuple[Any, ...], events: list[StreamEvent]) -> None:

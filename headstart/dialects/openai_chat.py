@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headstart.dialects.dialect import (
-    ContentTypes,
     Dialect,
     KeyForm,
     LimitHeaders,
@@ -144,7 +143,6 @@ OPENAI_CHAT = Dialect(
     limit_headers=LimitHeaders("x-ratelimit-{part}-{unit}", _time_left),
     apply_quirks=partial(apply_quirks, dialect=NAME),
     claims=_claims,
-    content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
     heartbeat=b": waiting\n\n",
     paths=("/v1/chat/completions",),
     key=KeyForm(

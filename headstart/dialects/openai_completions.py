@@ -152,7 +152,7 @@ class CompletionsDecoder(JSONDecoder):
 
     _chat: ChatDecoder = field(default_factory=ChatDecoder)
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of one chunk, or of one whole answer."""
         choices = event.get("choices")
         if isinstance(choices, list):
@@ -292,7 +292,6 @@ OPENAI_COMPLETIONS = Dialect(
     path_below_version="/completions",
     text_fields=frozenset({"text"}),
     apply_quirks=None,
-    content_types=OPENAI_CHAT.content_types,
     heartbeat=OPENAI_CHAT.heartbeat,
     paths=("/v1/completions",),
     key=KeyForm(fields=_FIELDS, canonical=_canonical, headers=OPENAI_CHAT.key.headers),

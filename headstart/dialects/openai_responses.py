@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
-    ContentTypes,
     Dialect,
     FieldUse,
     KeyForm,
@@ -53,7 +52,7 @@ from headstart.dialects.responses_writing import (
     render,
     write_body,
 )
-from headstart.types import Completion, random_bytes
+from headstart.types import Completion, random_bytes, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,8 +106,8 @@ _FIELDS = field_uses(
 """``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field. Of
 ``include``, log probabilities are ranged."""
 
-_OWN_IDS = frozenset({"message", "reasoning", "function_call", "function_call_output"}).union(
-    {"custom_tool_call", "custom_tool_call_output"}
+_OWN_IDS = words_of(
+    "message reasoning function_call function_call_output custom_tool_call custom_tool_call_output"
 )
 """Items whose ids no item refers to: a call and its result have the same ``call_id``."""
 
@@ -247,9 +246,9 @@ class _ItemsForm(RequestForm):
     hides_rounds = False
     prefills = False
     takes_prediction = False
-    work_fields = frozenset(
-        {"background", "conversation", "previous_response_id", "prompt", "prompt_cache_options"}
-    ).union({"tools"})
+    work_fields = words_of(
+        "background conversation previous_response_id prompt prompt_cache_options tools"
+    )
 
     def read(self, document: dict[str, Any]) -> PromptMessages | None:
         return super().read(self._with_list(document))
@@ -381,7 +380,6 @@ OPENAI_RESPONSES = Dialect(
     mark_cache=add_cache_key,
     limit_headers=OPENAI_CHAT.limit_headers,
     apply_quirks=apply_quirks,
-    content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
     heartbeat=b": waiting\n\n",
     paths=("/v1/responses",),
     names_answers=True,

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from headstart.types import words_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -300,9 +302,7 @@ class RequestForm:
     """A request may contain a predicted output."""
     tool_result = "tool_use_id"
     """A field of each part of a message that holds the results of a tool."""
-    work_fields = frozenset(
-        {"background", "modalities", "audio", "web_search_options", "tools"}
-    ).union(_HOSTED)
+    work_fields = words_of("background modalities audio web_search_options tools").union(_HOSTED)
     """The fields that can ask for work beside text. Most requests have none of them."""
     own_blocks = frozenset({"text", "thinking", "redacted_thinking"})
     """Blocks of an answer with the model's own words. Other blocks report what hosted tools did."""

@@ -66,33 +66,6 @@ def decode_object(body: bytes) -> dict[str, Any]:
     return document
 
 
-def list_page(
-    items: Sequence[dict[str, Any]], query: Mapping[str, str], *, size: int, largest: int
-) -> dict[str, Any]:
-    """Return the page of a list that a query asks for. Raises InvalidRequest.
-
-    ``items`` are the whole list, the newest first. Without ``limit`` a page has ``size`` items; no
-    page has more than ``largest``.
-    """
-    limit, after = query.get("limit", str(size)), query.get("after")
-    if not (limit.isdecimal() and len(limit) < 9 and 1 <= int(limit) <= largest):
-        raise InvalidRequest(f"limit: must be a number from 1 to {largest}")
-    ordered = list(reversed(items) if query.get("order") == "asc" else items)
-    if after is not None:
-        ids = [item["id"] for item in ordered]
-        if after not in ids:
-            raise InvalidRequest("after: no item of this list has this id")
-        ordered = ordered[ids.index(after) + 1 :]
-    shown = ordered[: int(limit)]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(ordered) > len(shown),
-    }
-
-
 def read_model(document: dict[str, Any]) -> str:
     """Return the model's name. Raises InvalidRequest."""
     model = document.get("model")

@@ -43,6 +43,7 @@ from headstart.types import (
     ToolCall,
     ToolCallDelta,
     UsageReported,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -305,23 +306,9 @@ def new_part(kind: str) -> dict[str, Any]:
 # --- reading answers ------------------------------------------------------------------------------
 
 _encode = msgspec.json.encode
-_RESPONSE = frozenset(
-    {
-        "id",
-        "object",
-        "created_at",
-        "status",
-        "error",
-        "incomplete_details",
-        "model",
-        "output",
-        "service_tier",
-        "usage",
-        ITEMS,
-        RESPONSE_ID,
-        SUMS,
-    }
-)
+_RESPONSE = words_of(
+    "id object created_at status error incomplete_details model output service_tier usage"
+).union((ITEMS, RESPONSE_ID, SUMS))
 """Fields of a response that have their own place in a stored answer."""
 MOST_PARTS = 256
 """The most content parts of an item; an item and a part make one number of a content block."""
@@ -337,14 +324,8 @@ _TEXTS: dict[str, tuple[str, str, str]] = {
 """For each name of a text event: the type of its part or item, the field with the part's number,
 and the field with the whole text at the end."""
 _BESIDE = frozenset(
-    {
-        b"response.queued",
-        b"response.in_progress",
-        b"response.content_part.added",
-        b"response.content_part.done",
-        b"response.reasoning_summary_part.added",
-        b"response.reasoning_summary_part.done",
-    }
+    b"response.queued response.in_progress response.content_part.added response.content_part.done "
+    b"response.reasoning_summary_part.added response.reasoning_summary_part.done".split()
 )
 """Names of events that only repeat other events."""
 EVENTS = {kind: (name, index) for name, (kind, index, _) in _TEXTS.items()}
@@ -373,7 +354,7 @@ class ResponsesDecoder(JSONDecoder):
             return ()
         return super().feed(frame)
 
-    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of an object. Raises MalformedAnswerError."""
         if event.get("type") == "response.output_text.delta":
             return self._delta("output_text", *_place(event, "content_index"), event, "delta")

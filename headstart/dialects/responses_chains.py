@@ -13,23 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.dialects.requests import marked_origin
-from headstart.types import UNDECODABLE
+from headstart.errors import InvalidRequest
+from headstart.types import UNDECODABLE, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 OWN = "resp_hs"
 """The beginning of the ids that we give to answers. No provider gives such an id."""
 REFERENCE = "item_reference"
 _PREVIOUS = "previous_response_id"
-_PORTABLE = frozenset(
-    {
-        "message",
-        "function_call",
-        "function_call_output",
-        "custom_tool_call",
-        "custom_tool_call_output",
-    }
+_PORTABLE = words_of(
+    "message function_call function_call_output custom_tool_call custom_tool_call_output"
 )
 """Output items that any provider takes as input. Items of hosted tools are known only to the
 account that made them."""
@@ -184,7 +179,7 @@ def _portable(raw: msgspec.Raw, *, from_model: bool, same_account: bool) -> msgs
     return msgspec.Raw(_encode({name: value for name, value in item.items() if name != "id"}))
 
 
-# --- lists of input items ------------------------------------------------------------------------
+# --- lists of input items, and the pages of any list ----------------------------------------------
 
 
 def list_items(items: Sequence[msgspec.Raw], response_id: str) -> list[dict[str, Any]]:
@@ -204,6 +199,33 @@ def _listed(raw: msgspec.Raw, response_id: str, place: int) -> dict[str, Any]:
             item["content"] = [{"type": part, "text": content}]
     digest = blake2b(f"{response_id} {place}".encode(), digest_size=16).hexdigest()
     return {"id": f"{'msg' if kind == 'message' else 'item'}_hs{digest}", **own, **item}
+
+
+def list_page(
+    items: Sequence[dict[str, Any]], query: Mapping[str, str], *, size: int, largest: int
+) -> dict[str, Any]:
+    """Return the page of a list that a query asks for. Raises InvalidRequest.
+
+    ``items`` are the whole list, the newest first. Without ``limit`` a page has ``size`` items; no
+    page has more than ``largest``.
+    """
+    limit, after = query.get("limit", str(size)), query.get("after")
+    if not (limit.isdecimal() and len(limit) < 9 and 1 <= int(limit) <= largest):
+        raise InvalidRequest(f"limit: must be a number from 1 to {largest}")
+    ordered = list(reversed(items) if query.get("order") == "asc" else items)
+    if after is not None:
+        ids = [item["id"] for item in ordered]
+        if after not in ids:
+            raise InvalidRequest("after: no item of this list has this id")
+        ordered = ordered[ids.index(after) + 1 :]
+    shown = ordered[: int(limit)]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": len(ordered) > len(shown),
+    }
 
 
 # --- answers on their way ------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from headstart.types import (
     ToolCallDelta,
     UsageReported,
     random_bytes,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -74,14 +75,9 @@ _ECHOED: dict[str, Any] = {
 }
 """Fields that repeat the request, and the API's values if the request has none. Another request
 may have other values here and get the same answer."""
-_OF_THE_CALL = frozenset(_ECHOED).union(
-    {
-        "completed_at",
-        "prompt_cache_diagnostics",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-    }
-)
+_OF_THE_CALL = words_of(
+    "completed_at prompt_cache_diagnostics prompt_cache_options prompt_cache_retention"
+).union(_ECHOED)
 """Fields of an answer that belong to its own call."""
 _INCOMPLETE = {canonical: own for own, canonical in REASONS.items()}
 
@@ -542,7 +538,7 @@ def known_id(completion: Completion) -> str | None:
     return as_text(completion.extra.get(RESPONSE_ID))
 
 
-_REPEATED = frozenset({"background", "max_tool_calls", "reasoning", "text", "truncation"}).union(
+_REPEATED = words_of("background max_tool_calls reasoning text truncation").union(
     _OF_THE_CALL, _DEFAULTS, (ITEMS, RESPONSE_ID, SUMS)
 )
 """Fields that tell nothing about the answer to a request for text."""

@@ -3,7 +3,7 @@
 ``docs/encoder.md`` describes the folder. ``encode`` takes one prompt, because dynamic int8 scales
 activations over the whole batch: in a batch, a prompt's vector would depend on the other prompts. A
 prompt is encoded on one thread, its caller's. Several callers at once share the cores and the
-weights. ``LazyEncoder`` loads the model when the first prompt is encoded, not at the start.
+weights. A lazy encoder loads the model when the first prompt is encoded, not at the start.
 
 The encoder and the sketcher share a tokenizer (``load_tokenizer``).
 
@@ -20,7 +20,7 @@ import threading
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -118,24 +118,44 @@ KEPT_CHARS_PER_TOKEN = 10
 each one costs 0.4 µs in the tokenizer."""
 
 
+class _LoadedModel(NamedTuple):
+    tokenizer: Tokenizer
+    session: ort.InferenceSession
+    unknown: int | None
+    """The token of all words outside the vocabulary; None: the model has none."""
+
+
 class OnnxEncoder:
     """Encodes prompts with the model in ``path``, by default with the model of the package.
 
     ``max_tokens`` can lower the model's limit, but not raise it. Thread-safe: several threads may
-    encode at once. Raises ConfigError if the folder is not usable.
+    encode at once. Raises ConfigError if the folder is not usable. A ``lazy`` one reads only its
+    card at first; if it cannot load the rest later, ``encode`` raises EncoderError.
     """
 
-    def __init__(self, path: Path | None = None, *, max_tokens: int | None = None) -> None:
-        folder = path or DEFAULT_MODEL
-        self.card = read_card(folder)
+    def __init__(
+        self, path: Path | None = None, *, max_tokens: int | None = None, lazy: bool = False
+    ) -> None:
+        self._folder = path or DEFAULT_MODEL
+        self.card = read_card(self._folder)
         self._limit = token_limit(self.card, max_tokens)
-        self._tokenizer = load_tokenizer(folder, self._limit)
-        self._unknown = (
-            self._tokenizer.token_to_id(self.card.unknown_token)
-            if self.card.unknown_token is not None
-            else None
-        )
-        self._session = _open_session(_find_graph(folder, self.card))
+        self._loading = threading.Lock()
+        self._model = None if lazy else self._load()
+
+    def _load(self) -> _LoadedModel:
+        tokenizer, name = load_tokenizer(self._folder, self._limit), self.card.unknown_token
+        unknown = None if name is None else tokenizer.token_to_id(name)
+        session = _open_session(_find_graph(self._folder, self.card))
+        return _LoadedModel(tokenizer, session, unknown)
+
+    def _load_late(self) -> _LoadedModel:
+        with self._loading:
+            if self._model is None:
+                try:
+                    self._model = self._load()
+                except ConfigError as error:
+                    raise EncoderError(str(error)) from error
+            return self._model
 
     @property
     def namespace(self) -> str:
@@ -157,17 +177,18 @@ class OnnxEncoder:
         only spells the words of another script. The arrays are read-only.
         Raises EncoderError.
         """
+        tokenizer, session, unknown = self._model or self._load_late()
         kept = text[: self._limit * KEPT_CHARS_PER_TOKEN]
         prefix = self.card.prefix
         try:
-            tokenized = self._tokenizer.encode(prefix + kept)
+            tokenized = tokenizer.encode(prefix + kept)
             ids = np.array([tokenized.ids], dtype=np.int64)
-            sentence, tokens = self._session.run(["sentence", "tokens"], {"input_ids": ids})
+            sentence, tokens = session.run(["sentence", "tokens"], {"input_ids": ids})
         except Exception as error:  # neither library documents a base class for its errors
             raise EncoderError(f"the encoder failed: {type(error).__name__}") from error
         rows, spans = _own_tokens(tokenized, len(prefix))
         whole = len(kept) == len(text) and not tokenized.overflowing
-        known = self._unknown not in tokenized.ids and (text.isascii() or not _spells(text, spans))
+        known = unknown not in tokenized.ids and (text.isascii() or not _spells(text, spans))
         return Encoding(
             sentence=_frozen(sentence[0]),
             tokens=_frozen(tokens[0, rows]),
@@ -261,41 +282,6 @@ def _is_foreign(letter: str) -> bool:
 def _frozen(array: NDArray[np.float32]) -> NDArray[np.float32]:
     array.setflags(write=False)
     return array
-
-
-class LazyEncoder:
-    """The encoder in ``path``. Raises ConfigError if its card cannot be read. Thread-safe."""
-
-    def __init__(self, path: Path | None = None, *, max_tokens: int | None = None) -> None:
-        self._path = path
-        self._max_tokens = max_tokens
-        self._card = read_card(path or DEFAULT_MODEL)
-        self._loading = threading.Lock()
-        self._encoder: OnnxEncoder | None = None
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the encoder."""
-        return self._card.namespace
-
-    @property
-    def dimension(self) -> int:
-        """The dimension of the encoder's vectors."""
-        return self._card.dimension
-
-    def encode(self, text: str) -> Encoding:
-        """Encode one prompt. Raises EncoderError, also if the model cannot be loaded."""
-        encoder = self._encoder
-        return (self._load() if encoder is None else encoder).encode(text)
-
-    def _load(self) -> OnnxEncoder:
-        with self._loading:
-            if self._encoder is None:
-                try:
-                    self._encoder = OnnxEncoder(self._path, max_tokens=self._max_tokens)
-                except ConfigError as error:
-                    raise EncoderError(str(error)) from error
-            return self._encoder
 
 
 def token_limit(card: ModelCard, wanted: int | None) -> int:

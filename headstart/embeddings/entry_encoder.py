@@ -10,7 +10,7 @@ It also compares the histories of two conversations, words first, then encodings
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol
 
@@ -157,47 +157,40 @@ class EmbeddedEntry(NamedTuple):
     """Its prompt was not encoded because of load: it joins the index when the prompt is encoded."""
 
 
+@dataclass(eq=False, repr=False)
 class EntryEncoder(Generic[P]):
     """Makes sketches, vectors and parses of prompts, each once.
 
     Without a ``sketcher`` each entry is encoded when it is stored. Only the event loop uses it.
     """
 
-    def __init__(
-        self,
-        encoder: RecentEncoder,
-        sketcher: PromptSketcher | None,
-        policy: MatchPolicy[P],
-        replica: Replica,
-    ) -> None:
-        self._encoder = encoder
-        self._sketcher = sketcher
-        self._policy = policy
-        self._replica = replica
-        self._parsed: Latest[tuple[str, str, str], P] = Latest(MOST_PARSED)
-        """Parses by tenant, task and text. Tenants are kept apart, so that the time of an answer
-        does not show a tenant what another one asked."""
-        self._sketched: Latest[tuple[str, str], bytes] = Latest(MOST_SKETCHED)
-        self._busy: Latest[str, None] = Latest(MOST_WANTED)
-        """Texts that a lookup did not encode because of load."""
-        self._wanted: OrderedDict[str, str] = OrderedDict()
-        """Ids of entries to encode in idle time, with the tenants that want them."""
-        self._dropped: list[str] = []
-        """Entries that were wanted, and that will not be encoded: too many others were wanted."""
-        self._unwritten: dict[str, Put] = {}
-        """Entries that were encoded and not written yet, by id."""
-        self._work = replica.late_work
+    encoder: RecentEncoder
+    sketcher: PromptSketcher | None
+    policy: MatchPolicy[P]
+    replica: Replica
+    _parsed: Latest[tuple[str, str, str], P] = field(default_factory=lambda: Latest(MOST_PARSED))
+    """Parses by tenant, task and text. Tenants are kept apart, so that the time of an answer
+    does not show a tenant what another one asked."""
+    _sketched: Latest[tuple[str, str], bytes] = field(default_factory=lambda: Latest(MOST_SKETCHED))
+    _busy: Latest[str, None] = field(default_factory=lambda: Latest(MOST_WANTED))
+    """Texts that a lookup did not encode because of load."""
+    _wanted: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    """Ids of entries to encode in idle time, with the tenants that want them."""
+    _dropped: list[str] = field(default_factory=list)
+    """Entries that were wanted, and that will not be encoded: too many others were wanted."""
+    _unwritten: dict[str, Put] = field(default_factory=dict)
+    """Entries that were encoded and not written yet, by id."""
 
     # --- prompts ---------------------------------------------------------------------------------
 
     def sketch(self, text: str, tenant: str) -> bytes | None:
         """Return the sketch of a prompt as a row; None if it cannot be encoded as a whole."""
-        if self._sketcher is None:
+        if self.sketcher is None:
             return None
         row = self._sketched.get((tenant, text))
         if row is not None:
             return row
-        sketch = self._sketcher.sketch_whole(text)
+        sketch = self.sketcher.sketch_whole(text)
         if sketch is None:
             return None  # not kept: such a text may have any length
         row = pack_row(sketch)
@@ -206,13 +199,13 @@ class EntryEncoder(Generic[P]):
 
     def is_too_long(self, text: str) -> bool:
         """Tell whether a prompt without a sketch exceeds the encoder's limit."""
-        return self._sketcher is not None and self._sketcher.is_too_long(text)
+        return self.sketcher is not None and self.sketcher.is_too_long(text)
 
     def _as_sketch(self, row: bytes | None) -> Sketch | None:
         """Return a row with the name of the table that it was made with."""
-        if row is None or self._sketcher is None:
+        if row is None or self.sketcher is None:
             return None
-        return Sketch(table=self._sketcher.namespace, row=row)
+        return Sketch(table=self.sketcher.namespace, row=row)
 
     def parse(self, text: str, encoding: Encoding, tenant: str, task: str) -> P:
         """Return the policy's parse of a prompt.
@@ -221,7 +214,7 @@ class EntryEncoder(Generic[P]):
         """
         place = tenant, task, text
         if place not in self._parsed:
-            self._parsed[place] = self._policy.prepare(text, encoding, task)
+            self._parsed[place] = self.policy.prepare(text, encoding, task)
         return self._parsed[place]
 
     def note_busy(self, text: str) -> None:
@@ -236,12 +229,12 @@ class EntryEncoder(Generic[P]):
         It has both if its prompt is encoded already. It has none if the tenant's queue is full, the
         encoder fails or the text is too long.
         """
-        encoding = self._encoder.peek(text, tenant)
+        encoding = self.encoder.peek(text, tenant)
         try:
-            if self._sketcher is None and encoding is None:
-                if self._encoder.is_full(tenant):
+            if self.sketcher is None and encoding is None:
+                if self.encoder.is_full(tenant):
                     return EmbeddedEntry(entry)
-                encoding = await self._encoder.encode(text, background=True, tenant=tenant)
+                encoding = await self.encoder.encode(text, background=True, tenant=tenant)
             if encoding is None:
                 embedded = EmbeddedEntry(entry)
             else:
@@ -250,7 +243,7 @@ class EntryEncoder(Generic[P]):
             if sketch is None:
                 return embedded
         except StageError as error:
-            report_failure(self._replica.observers, error)
+            report_failure(self.replica.observers, error)
             return EmbeddedEntry(entry)
         busy = text in self._busy
         self._busy.pop(text, None)
@@ -259,8 +252,8 @@ class EntryEncoder(Generic[P]):
     def is_encoded(self, entry: Entry) -> bool:
         """Tell whether an entry has a vector of this encoder and a parse of this policy."""
         return (
-            entry.evidence_version == self._policy.parse_version
-            and entry.encoder == self._replica.namespace
+            entry.evidence_version == self.policy.parse_version
+            and entry.encoder == self.replica.namespace
         )
 
     async def encode(
@@ -270,23 +263,23 @@ class EntryEncoder(Generic[P]):
 
         Raises EncoderError.
         """
-        text, deletions = entry.key.query, self._replica.deletions
+        text, deletions = entry.key.query, self.replica.deletions
         if text is None:
             return None
-        encoding = await self._encoder.encode(
+        encoding = await self.encoder.encode(
             text, background=background, tenant=tenant, priority=priority
         )
         embedded = self._with_vector(entry, text, encoding, tenant)
         if embedded.vector is None:
-            await self._replica.forget((entry.id,))
+            await self.replica.forget((entry.id,))
             return None
-        self._replica.amend(embedded.entry, embedded.vector, deletions)
+        self.replica.amend(embedded.entry, embedded.vector, deletions)
         sketch = self._as_sketch(self.sketch(text, tenant))
         self._unwritten[entry.id] = Put(
             entry=embedded.entry, vector=embedded.vector, sketch=sketch, amends=True
         )
         self._wanted.pop(entry.id, None)
-        self._work.set()
+        self.replica.late_work.set()
         return embedded.entry
 
     def want(self, ids: Iterable[str], tenant: str) -> None:
@@ -295,7 +288,7 @@ class EntryEncoder(Generic[P]):
             self._wanted[id] = tenant
             if len(self._wanted) > MOST_WANTED:
                 self._dropped.append(self._wanted.popitem(last=False)[0])
-            self._work.set()
+            self.replica.late_work.set()
 
     def postpone(self, row: VectorRow, tenant: str) -> None:
         """Let an entry join the index when it is encoded, in idle time.
@@ -303,7 +296,7 @@ class EntryEncoder(Generic[P]):
         Its prompt was not encoded because of load. If it was in the index now, each question near
         it would have to wait for its encoding, which would increase the load further.
         """
-        self._replica.postponed[row.id] = row
+        self.replica.postponed[row.id] = row
         self.want((row.id,), tenant)
 
     def _with_vector(
@@ -314,9 +307,9 @@ class EntryEncoder(Generic[P]):
         vector = pack_vector(encoding.sentence)
         embedded = msgspec.structs.replace(
             entry,
-            evidence=self._policy.pack(self.parse(text, encoding, tenant, entry.key.task)),
-            evidence_version=self._policy.parse_version,
-            encoder=self._encoder.namespace,
+            evidence=self.policy.pack(self.parse(text, encoding, tenant, entry.key.task)),
+            evidence_version=self.policy.parse_version,
+            encoder=self.encoder.namespace,
         )
         return EmbeddedEntry(embedded, vector)
 
@@ -325,18 +318,18 @@ class EntryEncoder(Generic[P]):
     async def run(self) -> None:
         """Sketch and encode waiting entries, a few at a time, and write them, until cancelled."""
         while True:
-            await self._work.wait()
-            self._work.clear()
+            await self.replica.late_work.wait()
+            self.replica.late_work.clear()
             await self.flush()
             dropped, self._dropped = self._dropped, []
-            await self._replica.index_postponed(dropped)
-            if self._replica.unsketched:
+            await self.replica.index_postponed(dropped)
+            if self.replica.unsketched:
                 await self._sketch_some()
-                self._work.set()
+                self.replica.late_work.set()
             if self._wanted:
                 id, tenant = self._wanted.popitem(last=False)
                 await self._encode_wanted(id, tenant)
-                self._work.set()
+                self.replica.late_work.set()
 
     async def flush(self) -> None:
         """Write the entries that were encoded since the last call. A failure is reported."""
@@ -344,13 +337,13 @@ class EntryEncoder(Generic[P]):
         if not unwritten:
             return
         try:
-            await self._replica.store.append(tuple(unwritten.values()))
+            await self.replica.store.append(tuple(unwritten.values()))
         except StageError as error:
-            report_failure(self._replica.observers, error)
+            report_failure(self.replica.observers, error)
 
     async def _sketch_some(self) -> None:
         """Sketch entries of earlier versions, off the event loop, and write the sketches."""
-        replica = self._replica
+        replica = self.replica
         rows = {row.id: row for row in islice(replica.unsketched, SKETCHED_AT_ONCE)}
         try:
             entries = await replica.read(tuple(rows))
@@ -381,10 +374,10 @@ class EntryEncoder(Generic[P]):
     async def _encode_wanted(self, id: str, tenant: str) -> None:
         """Encode an entry, unless it is encoded or gone. A failure is reported."""
         try:
-            entry = self._replica.hot.get(id) or (await self._replica.read((id,))).get(id)
-            if entry is not None and not (self.is_encoded(entry) and self._replica.has_vector(id)):
+            entry = self.replica.hot.get(id) or (await self.replica.read((id,))).get(id)
+            if entry is not None and not (self.is_encoded(entry) and self.replica.has_vector(id)):
                 await self.encode(entry, tenant, background=True)
         except StageError as error:
-            report_failure(self._replica.observers, error)
+            report_failure(self.replica.observers, error)
         finally:
-            await self._replica.index_postponed((id,))
+            await self.replica.index_postponed((id,))

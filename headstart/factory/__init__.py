@@ -1,4 +1,7 @@
-"""The composition root: it makes the running engine from settings, and loads heavy libraries."""
+"""The composition root: it makes the running engine from settings, and loads heavy libraries.
+
+``start_engine`` opens the parts in their order. ``EngineBuilder`` then makes the engine from them.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,7 @@ from headstart.factory.upstreams import (
     open_upstreams,
 )
 from headstart.interfaces import CallExchange, SharedStore, Store, SwapStore
+from headstart.middleware.admin_front import EngineParts
 from headstart.middleware.asgi import StartedEngine, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
@@ -79,14 +83,11 @@ from headstart.policies.callers import OriginRules
 from headstart.policies.gate import EncoderWaitLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from headstart.embeddings.cache import SemanticCache
-    from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.embeddings.stores.memory import MemoryStore
     from headstart.factory.upstreams import OpenedUpstream
     from headstart.middleware.batches.service import BatchService
-    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.observers import Observers
     from headstart.middleware.record import Recorder
     from headstart.middleware.telemetry import Tracing
@@ -95,32 +96,16 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.settings import Settings
     from headstart.types import Receive, Scope, Send
-    from headstart.usual_calls import Machine
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The parts of a started engine, for the admin pages and the metrics."""
+class Providers:
+    """The parts that call providers. Where a wrapped app answers, there are none."""
 
-    settings: Settings
-    observers: Observers
-    cache: SemanticCache | None
-    store: Store
-    encoder: EncoderWorker | None
-    flights: Flights
-    concurrency: ConcurrencyLimit
-    relays: ConcurrencyLimit
-    sockets: ConcurrencyLimit
-    supervisor: Supervisor
-    hit_decider: HitDecider | None
-    states: UpstreamStates | None
-    """The health and figures of upstreams; None where a wrapped app answers."""
+    states: UpstreamStates
     ledger: ClientLedger | None
-    """Counts the use of the limits of client keys; None: there are no limits."""
-    learning: str
-    """The encoder and the guards that a learning domain belongs to."""
-    machines: Mapping[str, Machine]
-    """The upstreams that are paid by the hour, by name."""
+    opened: tuple[OpenedUpstream, ...]
+    router: Router
 
 
 async def start_engine(
@@ -130,7 +115,7 @@ async def start_engine(
     wrapped: bool,
     resolve: Callable[[Scope], str | None] | None = None,
     origins: OriginRules | None = None,
-    on_start: Callable[[Parts], None] | None = None,
+    on_start: Callable[[EngineParts], None] | None = None,
     states: UpstreamStates | None = None,
     exchange: Callable[[Store], CallExchange] | None = None,
     make_upstream: Callable[..., HTTPUpstream] | None = None,
@@ -162,11 +147,24 @@ async def start_engine(
         second = make_second_opinion(build, opened)
         hit_decider = await open_hit_decider(build, domains, encoder, policy.version, second)
         _open_logs_and_books(build, opened, tracing)
-        learning = "" if encoder is None else f"{encoder.namespace} {policy.version}"
-        parts = _make_parts(build, cache, encoder, hit_decider, providers, learning)
-        engine, services = await _open_engine(
-            build, parts, providers, resolve=resolve, origins=origins, exchange=exchange
+        server = settings.server
+        parts = EngineParts(
+            store=store,
+            cache=cache,
+            encoder=encoder,
+            hit_decider=hit_decider,
+            flights=Flights(),
+            concurrency=ConcurrencyLimit(server.max_concurrency, server.max_queue),
+            # Relayed calls have their own limit, so that slow ones do not delay chat requests.
+            relays=ConcurrencyLimit(server.max_relays, server.max_queue, "server.max_relays"),
+            sockets=ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
+            ledger=None if providers is None else providers.ledger,
+            states=None if providers is None else providers.states,
+            machines=machines_of(settings),
         )
+        learning = "" if encoder is None else f"{encoder.namespace} {policy.version}"
+        builder = EngineBuilder(build, parts, providers, learning, resolve, origins)
+        engine, services = await builder.open(exchange)
         if on_start is not None:
             on_start(parts)
         memory = cast("MemoryStore", store) if settings.cache.store == "memory:" else None
@@ -175,21 +173,12 @@ async def start_engine(
     raise AssertionError("unreachable")
 
 
-class _Providers(NamedTuple):
-    """The parts that call providers. Where a wrapped app answers, there are none."""
-
-    states: UpstreamStates
-    ledger: ClientLedger | None
-    opened: tuple[OpenedUpstream, ...]
-    router: Router
-
-
 async def _open_providers(
     build: BuildContext,
     states: UpstreamStates | None,
     tracing: Tracing | None,
     make: Callable[..., HTTPUpstream] | None,
-) -> _Providers:
+) -> Providers:
     """Open the upstreams with their states, their router, and the ledger of client limits.
 
     Raises ConfigError.
@@ -214,93 +203,7 @@ async def _open_providers(
     router = make_router(settings, opened, await open_shaping(build, opened), panels, states)
     for name, panel in panels.items():
         await persist(build, name, "cascade", saved=panel.saved, load=panel.load)
-    return _Providers(states, ledger, opened, router)
-
-
-async def _open_engine(
-    build: BuildContext,
-    parts: Parts,
-    providers: _Providers | None,
-    *,
-    resolve: Callable[[Scope], str | None] | None,
-    origins: OriginRules | None,
-    exchange: Callable[[Store], CallExchange] | None,
-) -> tuple[Engine, _Services]:
-    """Make the engine from its parts, and open the services beside it. Raises ConfigError."""
-    router = None if providers is None else providers.router
-    sharing = _sharing_options(build.settings, router, resolve)
-    access = AccessControl(sharing.client_keys, origins)
-    conversations = None if providers is None else _open_conversations(build)
-    calls = Supervisor()
-    engine = _make_engine(
-        parts,
-        calls,
-        router,
-        sharing,
-        access,
-        await build.store.secret(),
-        recorder=await open_recorder(build),
-        conversations=conversations,
-        shared=_open_shared_flights(build, exchange, parts.cache),
-    )
-    follow_secret(build, engine.renew)
-    build.stack.push_async_callback(calls.drain, build.settings.server.shutdown_s)
-    if providers is None:
-        return engine, _Services()
-    services = await _open_services(
-        build,
-        parts,
-        providers,
-        engine,
-        access=access,
-        sockets=_make_sockets(parts, providers, sharing, origins),
-        conversations=conversations,
-    )
-    return engine, services
-
-
-def _open_logs_and_books(
-    build: BuildContext, opened: tuple[OpenedUpstream, ...], tracing: Tracing | None
-) -> None:
-    """Add the observers that write the logs and the books."""
-    observers, access_log = build.observers, build.settings.server.access_log
-    observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
-    if access_log != "off":
-        trace_id = None if tracing is None else tracing.trace_id
-        observers.add(AccessLog(as_json=access_log == "json", trace_id=trace_id))
-    books = Bookkeeper(build.store, observers)
-    observers.add(books)
-    build.supervisor.spawn(books.run)
-    build.stack.push_async_callback(books.flush)
-
-
-def _make_parts(
-    build: BuildContext,
-    cache: SemanticCache | None,
-    encoder: EncoderWorker | None,
-    hit_decider: HitDecider | None,
-    providers: _Providers | None,
-    learning: str,
-) -> Parts:
-    server = build.settings.server
-    return Parts(
-        settings=build.settings,
-        observers=build.observers,
-        cache=cache,
-        store=build.store,
-        encoder=encoder,
-        flights=Flights(),
-        concurrency=ConcurrencyLimit(server.max_concurrency, server.max_queue),
-        # Relayed calls have their own limit, so that slow ones do not delay chat requests.
-        relays=ConcurrencyLimit(server.max_relays, server.max_queue, "server.max_relays"),
-        sockets=ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
-        supervisor=build.supervisor,
-        hit_decider=hit_decider,
-        states=None if providers is None else providers.states,
-        ledger=None if providers is None else providers.ledger,
-        learning=learning,
-        machines=machines_of(build.settings),
-    )
+    return Providers(states, ledger, opened, router)
 
 
 def _open_ledger(build: BuildContext) -> ClientLedger | None:
@@ -324,6 +227,344 @@ def _open_ledger(build: BuildContext) -> ClientLedger | None:
     return ledger
 
 
+def _open_logs_and_books(
+    build: BuildContext, opened: tuple[OpenedUpstream, ...], tracing: Tracing | None
+) -> None:
+    """Add the observers that write the logs and the books."""
+    observers, access_log = build.observers, build.settings.server.access_log
+    observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
+    if access_log != "off":
+        trace_id = None if tracing is None else tracing.trace_id
+        observers.add(AccessLog(as_json=access_log == "json", trace_id=trace_id))
+    books = Bookkeeper(build.store, observers)
+    observers.add(books)
+    build.supervisor.spawn(books.run)
+    build.stack.push_async_callback(books.flush)
+
+
+class _Services(NamedTuple):
+    """The parts beside the engine that answer requests. With a wrapped app there are none."""
+
+    relay: Relay | None = None
+    sockets: WebSocketRelay | None = None
+    kept: KeptResponses | None = None
+    drafts: LiveDrafts | None = None
+    batches: BatchService | None = None
+
+
+class EngineBuilder:
+    """Makes the engine, and the services beside it, from parts that are open.
+
+    ``providers`` is None where a wrapped app answers. ``learning`` names the encoder and the guards
+    to which a learning domain belongs. ``resolve`` names the group that shares answers.
+    """
+
+    def __init__(
+        self,
+        build: BuildContext,
+        parts: EngineParts,
+        providers: Providers | None,
+        learning: str,
+        resolve: Callable[[Scope], str | None] | None,
+        origins: OriginRules | None,
+    ) -> None:
+        settings = build.settings
+        cache = settings.cache
+        self._build = build
+        self._parts = parts
+        self._providers = providers
+        self._router = None if providers is None else providers.router
+        self._learning = learning
+        self._origins = origins
+        self._settings = settings
+        self._observers = build.observers
+        self._spawn = build.supervisor.spawn
+        self._close_later = build.stack.push_async_callback
+        self._sharing = _sharing_options(settings, self._router, resolve)
+        self._access = AccessControl(self._sharing.client_keys, origins)
+        self._accepted = AcceptedCredentials(time.monotonic)
+        self._admission = Admission(
+            cache.sampled, share_users=cache.share_users or cache.scope != "credential"
+        )
+        self._values = ValueLimit(settings.server.max_body_values)
+
+    async def open(
+        self, exchange: Callable[[Store], CallExchange] | None
+    ) -> tuple[Engine, _Services]:
+        """Return the engine and the services. Raises ConfigError."""
+        conversations = None if self._providers is None else self._open_conversations()
+        calls = Supervisor()
+        engine = self._make_engine(
+            await self._build.store.secret(),
+            conversations,
+            await open_recorder(self._build),
+            self._open_shared_flights(exchange),
+            calls,
+        )
+        follow_secret(self._build, engine.preparer.renew)
+        self._close_later(calls.drain, self._settings.server.shutdown_s)
+        if self._providers is None:
+            return engine, _Services()
+        return engine, await self._open_services(self._providers, engine, conversations)
+
+    # --- the engine ------------------------------------------------------------------------------
+
+    def _make_engine(
+        self,
+        secret: bytes,
+        conversations: Conversations | None,
+        recorder: Recorder | None,
+        shared: SharedFlights | None,
+        calls: Supervisor,
+    ) -> Engine:
+        parts, server, cache = self._parts, self._settings.server, self._settings.cache
+        wrapped, supervisor = self._router is None, self._build.supervisor
+        return Engine(
+            EngineOptions(
+                max_body_bytes=server.max_body_bytes,
+                # The server of a wrapped app has its own limits.
+                body_timeout_s=None if wrapped else server.body_timeout_s,
+                deadline_s=server.deadline_s,
+                holdout=cache.holdout,
+                join_streams=cache.join_streams,
+            ),
+            access=self._access,
+            finder=self._make_finder(),
+            hit_decider=parts.hit_decider,
+            admission=self._admission,
+            preparer=self._make_preparer(secret),
+            pump=self._make_pump(recorder),
+            flights=parts.flights,
+            responder=Responder(
+                RenderedAnswers(cache.hot_bytes // 4), supervisor.spawn, names_requests=not wrapped
+            ),
+            supervisor=supervisor,
+            calls=calls,
+            observer=self._observers,
+            clock=clock,
+            new_id=new_id,
+            router=self._router,
+            conversations=conversations,
+            ledger=parts.ledger,
+            shared=shared,
+        )
+
+    def _make_finder(self) -> Finder | None:
+        parts = self._parts
+        if parts.cache is None:
+            return None
+        wait_limit = None
+        if parts.encoder is not None and self._settings.encoder.max_wait_ms is None:
+            wait_limit = EncoderWaitLimit()
+            self._observers.add(FirstBytes(wait_limit))
+        return Finder(
+            parts.cache,
+            self._admission,
+            parts.hit_decider,
+            clock=clock,
+            answered=RecentAnswers(time.monotonic),
+            concise=concise_levels(self._settings),
+            wait_limit=wait_limit,
+        )
+
+    def _make_preparer(self, secret: bytes) -> Preparer:
+        router, cache, app = self._router, self._settings.cache, AppUpstream.name
+        return Preparer(
+            self._sharing,
+            self._admission,
+            self._accepted,
+            secret=secret,
+            upstreams=(lambda *_: (app, frozenset((app,)))) if router is None else router.upstreams,
+            wrapped=router is None,
+            observer=self._observers,
+            semantic=cache.mode != "exact-only",
+            rules=tuple(map(route_rule, self._settings.route)),
+            never_stored=expressions(cache.never_stored),
+            max_error=cache.max_error,
+            cached_tools=one_or_more(cache.cached_tools),
+            learning=self._learning,
+            lifetimes=lifetimes(cache),
+            values=self._values,
+            templates=cache.templates,
+        )
+
+    def _make_pump(self, recorder: Recorder | None) -> Pump:
+        parts = self._parts
+        return Pump(
+            cache=parts.cache,
+            learner=None if parts.hit_decider is None else parts.hit_decider.learner,
+            admission=self._admission,
+            accepted=self._accepted,
+            flights=parts.flights,
+            concurrency=parts.concurrency,
+            clock=clock,
+            recorder=recorder,
+            observer=self._observers,
+            wrapped=self._sharing.wrapped,
+            keyed=self._sharing.binds,
+        )
+
+    def _open_conversations(self) -> Conversations | None:
+        """Return the answers that later requests may name by their ids; None: they are not kept."""
+        limits = self._settings.server.conversations
+        if not limits.enabled:
+            return None
+        in_memory = self._settings.cache.store.startswith("memory:")
+        conversations = Conversations(
+            limits,
+            clock=clock,
+            store=None if in_memory else self._build.store,
+            spawn=self._spawn,
+            observer=self._observers,
+            values=self._values,
+        )
+        self._close_later(conversations.aclose)
+        return conversations
+
+    def _open_shared_flights(
+        self, exchange: Callable[[Store], CallExchange] | None
+    ) -> SharedFlights | None:
+        """Return the part that joins equal calls of several processes; None for one process."""
+        store, cache = self._build.store, self._parts.cache
+        if cache is None or not self._settings.cache.join_processes:
+            return None
+        if isinstance(store, SharedStore):
+            found = store.exchange()
+        elif exchange is not None:
+            found = exchange(store)
+        else:
+            return None
+        shared = SharedFlights(found, self._spawn, self._observers, cache.peek_exact)
+        self._build.run(shared.run)
+        self._close_later(shared.aclose)
+        return shared
+
+    # --- the services beside the engine ----------------------------------------------------------
+
+    async def _open_services(
+        self, providers: Providers, engine: Engine, conversations: Conversations | None
+    ) -> _Services:
+        """Open the services. They close before the engine does. Raises ConfigError."""
+        sockets, kept = self._make_sockets(providers), None
+        if conversations is not None:
+            kept = KeptResponses(
+                conversations,
+                observer=self._observers,
+                clock=clock,
+                access=self._access,
+                owner=engine.preparer.owner,
+                dialect=next(each for each in DIALECTS.values() if each.names_answers),
+                new_id=new_id,
+            )
+        relay = await self._open_relay(providers, kept)
+        self._close_later(sockets.aclose)
+        return _Services(
+            relay, sockets, kept, self._open_drafts(engine), await self._open_batches(engine)
+        )
+
+    def _make_sockets(self, providers: Providers) -> WebSocketRelay:
+        """Return the relay of WebSockets. Nothing is open before the first connection."""
+        server, origins = self._settings.server, self._origins
+        if origins is None and not self._sharing.client_keys:
+            # Browsers let any page open a WebSocket, so CORS rules of an app around us do not help.
+            origins = OriginRules(None, server.allowed_origins)
+        return WebSocketRelay(
+            socket_upstreams(self._settings.route, providers.opened, providers.router),
+            concurrency=self._parts.sockets,
+            spawn=self._spawn,
+            new_id=new_id,
+            access=AccessControl(self._sharing.client_keys, origins),
+            ledger=self._parts.ledger,
+            limits=server,
+            observer=self._observers,
+            clock=clock,
+        )
+
+    async def _open_relay(self, providers: Providers, kept: KeptResponses | None) -> Relay:
+        """Return the relay, with the lists of models of an earlier run."""
+        opened, router, ledger = providers.opened, providers.router, self._parts.ledger
+        rules = tuple(map(route_rule, self._settings.route))
+        models = ModelLists(
+            router,
+            rules,
+            list_sources(opened, self._settings),
+            spawn=self._spawn,
+            clock=clock,
+            new_id=new_id,
+            observer=self._observers,
+            allows=None if ledger is None else ledger.allows,
+            no_lists=all(has_no_list(each.settings) for each in opened),
+        )
+        await persist(self._build, "model-lists", "models", saved=models.saved, load=models.load)
+        return Relay(
+            router,
+            rules=rules,
+            models=models,
+            kept=kept,
+            concurrency=self._parts.relays,
+            spawn=self._spawn,
+            clock=clock,
+            new_id=new_id,
+            access=self._access,
+            ledger=ledger,
+            limits=self._settings.server,
+            observer=self._observers,
+        )
+
+    def _open_drafts(self, engine: Engine) -> LiveDrafts | None:
+        """Return the live drafts, and give them to the engine; None: they are off."""
+        if not self._settings.live.enabled:
+            return None
+        engine.drafts = drafts = LiveDrafts(
+            self._settings.live,
+            engine,
+            EndpointTable(DIALECTS.values(), ()),
+            observer=self._observers,
+            clock=clock,
+            new_id=lambda: secrets.token_urlsafe(18),
+            sockets=self._parts.sockets,
+            limits=self._settings.server,
+        )
+        self._close_later(drafts.aclose)
+        return drafts
+
+    async def _open_batches(self, engine: Engine) -> BatchService | None:
+        """Return the service for batches of clients; None: they are relayed. Raises ConfigError."""
+        settings = self._settings
+        if settings.batches.dir is None:
+            return None
+        from headstart.middleware.batches.journal import BatchFolder
+        from headstart.middleware.batches.service import BatchService
+
+        folder = BatchFolder(Path(settings.batches.dir))
+        try:
+            await asyncio.to_thread(folder.prepare)
+        except OSError as error:
+            raise ConfigError(f"batches.dir: {folder.root}: {error.strerror}") from error
+        endpoints = EndpointTable(DIALECTS.values(), (), DOCUMENTS.values())
+
+        async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope["raw_path"]
+            endpoint = endpoints.match("POST", path)
+            assert endpoint is not None  # the service has no other path
+            await engine.handle(endpoint, path, scope, receive, send, not_found)
+
+        service = BatchService(
+            settings.batches,
+            folder,
+            ask,
+            owner=engine.admitted_owner,
+            spawn=self._spawn,
+            clock=clock,
+            request_id=new_id,
+            body_timeout_s=settings.server.body_timeout_s,
+            check=self._values.check,
+        )
+        self._observers.add(service.books)
+        self._close_later(service.aclose)
+        return service
+
+
 def _sharing_options(
     settings: Settings, router: Router | None, resolve: Callable[[Scope], str | None] | None
 ) -> SharingOptions:
@@ -345,321 +586,4 @@ def _sharing_options(
         ),
         ignore_headers=tuple(name.lower().encode() for name in cache.ignore_headers),
         own_keys=frozenset() if router is None else router.own_keys,
-    )
-
-
-def _make_engine(
-    parts: Parts,
-    calls: Supervisor,
-    router: Router | None,
-    sharing: SharingOptions,
-    access: AccessControl,
-    secret: bytes,
-    *,
-    recorder: Recorder | None,
-    conversations: Conversations | None,
-    shared: SharedFlights | None,
-) -> Engine:
-    settings, cache, wrapped = parts.settings, parts.settings.cache, router is None
-    admission = Admission(
-        cache.sampled, share_users=cache.share_users or cache.scope != "credential"
-    )
-    accepted = AcceptedCredentials(time.monotonic)
-    return Engine(
-        EngineOptions(
-            max_body_bytes=settings.server.max_body_bytes,
-            # The server of a wrapped app has its own limits.
-            body_timeout_s=None if wrapped else settings.server.body_timeout_s,
-            deadline_s=settings.server.deadline_s,
-            holdout=cache.holdout,
-            join_streams=cache.join_streams,
-        ),
-        access=access,
-        finder=_make_finder(parts, admission),
-        hit_decider=parts.hit_decider,
-        admission=admission,
-        preparer=_make_preparer(parts, router, sharing, admission, accepted, secret),
-        pump=_make_pump(parts, admission, accepted, sharing, recorder),
-        flights=parts.flights,
-        responder=Responder(
-            RenderedAnswers(cache.hot_bytes // 4),
-            parts.supervisor.spawn,
-            names_requests=not wrapped,
-        ),
-        supervisor=parts.supervisor,
-        calls=calls,
-        observer=parts.observers,
-        clock=clock,
-        new_id=new_id,
-        router=router,
-        conversations=conversations,
-        ledger=parts.ledger,
-        shared=shared,
-    )
-
-
-def _make_pump(
-    parts: Parts,
-    admission: Admission,
-    accepted: AcceptedCredentials,
-    sharing: SharingOptions,
-    recorder: Recorder | None,
-) -> Pump:
-    return Pump(
-        cache=parts.cache,
-        learner=None if parts.hit_decider is None else parts.hit_decider.learner,
-        admission=admission,
-        accepted=accepted,
-        flights=parts.flights,
-        concurrency=parts.concurrency,
-        clock=clock,
-        recorder=recorder,
-        observer=parts.observers,
-        wrapped=sharing.wrapped,
-        keyed=sharing.binds,
-    )
-
-
-def _open_shared_flights(
-    build: BuildContext,
-    exchange: Callable[[Store], CallExchange] | None,
-    cache: SemanticCache | None,
-) -> SharedFlights | None:
-    """Return the part that joins equal calls of several processes; None for a single process."""
-    store = build.store
-    if cache is None or not build.settings.cache.join_processes:
-        return None
-    if isinstance(store, SharedStore):
-        found = store.exchange()
-    elif exchange is not None:
-        found = exchange(store)
-    else:
-        return None
-    shared = SharedFlights(found, build.supervisor.spawn, build.observers, cache.peek_exact)
-    build.run(shared.run)
-    build.stack.push_async_callback(shared.aclose)
-    return shared
-
-
-def _open_conversations(build: BuildContext) -> Conversations | None:
-    """Return the answers that later requests may name by their ids; None: they are not kept."""
-    limits, url = build.settings.server.conversations, build.settings.cache.store
-    if not limits.enabled:
-        return None
-    conversations = Conversations(
-        limits,
-        clock=clock,
-        store=None if url.startswith("memory:") else build.store,
-        spawn=build.supervisor.spawn,
-        observer=build.observers,
-        values=ValueLimit(build.settings.server.max_body_values),
-    )
-    build.stack.push_async_callback(conversations.aclose)
-    return conversations
-
-
-class _Services(NamedTuple):
-    """The parts beside the engine that answer requests. With a wrapped app there are none."""
-
-    relay: Relay | None = None
-    sockets: WebSocketRelay | None = None
-    kept: KeptResponses | None = None
-    drafts: LiveDrafts | None = None
-    batches: BatchService | None = None
-
-
-async def _open_services(
-    build: BuildContext,
-    parts: Parts,
-    providers: _Providers,
-    engine: Engine,
-    *,
-    access: AccessControl,
-    sockets: WebSocketRelay,
-    conversations: Conversations | None,
-) -> _Services:
-    """Open the services. They close before the engine does. Raises ConfigError."""
-    stack = build.stack
-    kept = None
-    if conversations is not None:
-        kept = KeptResponses(
-            conversations,
-            observer=build.observers,
-            clock=clock,
-            access=access,
-            owner=engine.owner,
-            dialect=next(each for each in DIALECTS.values() if each.names_answers),
-            new_id=new_id,
-        )
-    relay = await _open_relay(build, parts, providers, access, kept)
-    stack.push_async_callback(sockets.aclose)
-    drafts = _make_drafts(parts, engine)
-    if drafts is not None:
-        stack.push_async_callback(drafts.aclose)
-    batches = await _open_batches(parts, engine)
-    if batches is not None:
-        stack.push_async_callback(batches.aclose)
-    return _Services(relay, sockets, kept, drafts, batches)
-
-
-def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
-    """Return the live drafts, and give them to the engine; None: they are off."""
-    settings = parts.settings
-    if not settings.live.enabled:
-        return None
-    engine.drafts = drafts = LiveDrafts(
-        settings.live,
-        engine,
-        EndpointTable(DIALECTS.values(), ()),
-        observer=parts.observers,
-        clock=clock,
-        new_id=lambda: secrets.token_urlsafe(18),
-        sockets=parts.sockets,
-        limits=settings.server,
-    )
-    return drafts
-
-
-async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
-    """Return the service for batches of clients; None: they are relayed. Raises ConfigError."""
-    settings = parts.settings
-    if settings.batches.dir is None:
-        return None
-    from headstart.middleware.batches.journal import BatchFolder
-    from headstart.middleware.batches.service import BatchService
-
-    folder = BatchFolder(Path(settings.batches.dir))
-    try:
-        await asyncio.to_thread(folder.prepare)
-    except OSError as error:
-        raise ConfigError(f"batches.dir: {folder.root}: {error.strerror}") from error
-    endpoints = EndpointTable(DIALECTS.values(), (), DOCUMENTS.values())
-
-    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["raw_path"]
-        endpoint = endpoints.match("POST", path)
-        assert endpoint is not None  # the service has no other path
-        await engine.handle(endpoint, path, scope, receive, send, not_found)
-
-    service = BatchService(
-        settings.batches,
-        folder,
-        ask,
-        owner=engine.admitted_owner,
-        spawn=parts.supervisor.spawn,
-        clock=clock,
-        request_id=new_id,
-        body_timeout_s=settings.server.body_timeout_s,
-        check=ValueLimit(settings.server.max_body_values).check,
-    )
-    parts.observers.add(service.books)
-    return service
-
-
-def _make_finder(parts: Parts, admission: Admission) -> Finder | None:
-    if parts.cache is None:
-        return None
-    wait_limit = None
-    if parts.encoder is not None and parts.settings.encoder.max_wait_ms is None:
-        wait_limit = EncoderWaitLimit()
-        parts.observers.add(FirstBytes(wait_limit))
-    return Finder(
-        parts.cache,
-        admission,
-        parts.hit_decider,
-        clock=clock,
-        answered=RecentAnswers(time.monotonic),
-        concise=concise_levels(parts.settings),
-        wait_limit=wait_limit,
-    )
-
-
-def _make_preparer(
-    parts: Parts,
-    router: Router | None,
-    sharing: SharingOptions,
-    admission: Admission,
-    accepted: AcceptedCredentials,
-    secret: bytes,
-) -> Preparer:
-    settings, cache, app = parts.settings, parts.settings.cache, AppUpstream.name
-    return Preparer(
-        sharing,
-        admission,
-        accepted,
-        secret=secret,
-        upstreams=(lambda *_: (app, frozenset((app,)))) if router is None else router.upstreams,
-        wrapped=router is None,
-        observer=parts.observers,
-        semantic=cache.mode != "exact-only",
-        rules=tuple(map(route_rule, settings.route)),
-        never_stored=expressions(cache.never_stored),
-        max_error=cache.max_error,
-        cached_tools=one_or_more(cache.cached_tools),
-        learning=parts.learning,
-        lifetimes=lifetimes(cache),
-        values=ValueLimit(parts.settings.server.max_body_values),
-        templates=cache.templates,
-    )
-
-
-async def _open_relay(
-    build: BuildContext,
-    parts: Parts,
-    providers: _Providers,
-    access: AccessControl,
-    kept: KeptResponses | None,
-) -> Relay:
-    """Return the relay, with the lists of models of an earlier run."""
-    opened, router = providers.opened, providers.router
-    rules = tuple(map(route_rule, parts.settings.route))
-    models = ModelLists(
-        router,
-        rules,
-        list_sources(opened, parts.settings),
-        spawn=parts.supervisor.spawn,
-        clock=clock,
-        new_id=new_id,
-        observer=parts.observers,
-        allows=None if parts.ledger is None else parts.ledger.allows,
-        no_lists=all(has_no_list(each.settings) for each in opened),
-    )
-    await persist(build, "model-lists", "models", saved=models.saved, load=models.load)
-    return Relay(
-        router,
-        rules=rules,
-        models=models,
-        kept=kept,
-        concurrency=parts.relays,
-        spawn=parts.supervisor.spawn,
-        clock=clock,
-        new_id=new_id,
-        access=access,
-        ledger=parts.ledger,
-        limits=parts.settings.server,
-        observer=parts.observers,
-    )
-
-
-def _make_sockets(
-    parts: Parts,
-    providers: _Providers,
-    sharing: SharingOptions,
-    origins: OriginRules | None,
-) -> WebSocketRelay:
-    """Return the relay of WebSockets. Nothing is open before the first connection."""
-    server = parts.settings.server
-    if origins is None and not sharing.client_keys:
-        # Browsers let any page open a WebSocket, so the CORS rules of an app around us do not help.
-        origins = OriginRules(None, server.allowed_origins)
-    return WebSocketRelay(
-        socket_upstreams(parts.settings.route, providers.opened, providers.router),
-        concurrency=parts.sockets,
-        spawn=parts.supervisor.spawn,
-        new_id=new_id,
-        access=AccessControl(sharing.client_keys, origins),
-        ledger=parts.ledger,
-        limits=server,
-        observer=parts.observers,
-        clock=clock,
     )

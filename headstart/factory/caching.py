@@ -87,14 +87,10 @@ async def open_encoder(build: BuildContext) -> EncoderWorker | None:
 
 
 def _load_encoder(chosen: EncoderSettings) -> Encoder:
-    folder = _encoder_folder(chosen)
-    if chosen.lazy:
-        from headstart.embeddings.encoder import LazyEncoder
-
-        return LazyEncoder(folder, max_tokens=chosen.max_tokens)
     from headstart.embeddings.encoder import OnnxEncoder
 
-    return OnnxEncoder(folder, max_tokens=chosen.max_tokens)
+    folder = _encoder_folder(chosen)
+    return OnnxEncoder(folder, max_tokens=chosen.max_tokens, lazy=chosen.lazy)
 
 
 def _encoder_folder(chosen: EncoderSettings) -> Path | None:

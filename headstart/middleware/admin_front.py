@@ -7,7 +7,7 @@ see probes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import msgspec
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit
+    from headstart.middleware.flights import Flights
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.live import LiveTotals
     from headstart.middleware.metrics import PrometheusObserver
@@ -42,38 +43,24 @@ _GUARDED = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosni
 """Headers of answers that no browser or proxy may keep, or take for a page or a script."""
 
 
-class EngineParts(Protocol):
-    """The parts of a started engine that the admin API uses."""
+@dataclass(frozen=True)
+class EngineParts:
+    """The parts of a started engine that the admin API and the metrics show."""
 
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def cache(self) -> SemanticCache | None: ...
-
-    @property
-    def encoder(self) -> EncoderWorker | None: ...
-
-    @property
-    def hit_decider(self) -> HitDecider | None: ...
-
-    @property
-    def concurrency(self) -> ConcurrencyLimit: ...
-
-    @property
-    def relays(self) -> ConcurrencyLimit: ...
-
-    @property
-    def sockets(self) -> ConcurrencyLimit: ...
-
-    @property
-    def ledger(self) -> ClientLedger | None: ...
-
-    @property
-    def states(self) -> UpstreamStates | None: ...
-
-    @property
-    def machines(self) -> Mapping[str, Machine]: ...
+    store: Store
+    cache: SemanticCache | None
+    encoder: EncoderWorker | None
+    hit_decider: HitDecider | None
+    flights: Flights
+    concurrency: ConcurrencyLimit
+    relays: ConcurrencyLimit
+    sockets: ConcurrencyLimit
+    ledger: ClientLedger | None
+    """Counts the use of the limits of client keys; None: there are no limits."""
+    states: UpstreamStates | None
+    """The health and figures of upstreams; None where a wrapped app answers."""
+    machines: Mapping[str, Machine]
+    """The upstreams that are paid by the hour, by name."""
 
 
 @dataclass

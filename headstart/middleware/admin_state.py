@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -77,7 +78,8 @@ async def read_levels(engine: EngineParts) -> Levels:
 
 Admin: TypeAlias = NamedDependency[SkipValidation[AdminState]]
 Engine: TypeAlias = NamedDependency[SkipValidation[EngineParts]]
-HEX = "^[0-9a-f]{8,64}$"
+Word = partial(QueryParameter, min_length=1)
+Hex = partial(QueryParameter, pattern="^[0-9a-f]{8,64}$")
 Texts = Annotated[bool, QueryParameter(description="Show question and answer too.")]
 Limit = Annotated[int, QueryParameter(ge=1, le=1000)]
 
@@ -123,23 +125,15 @@ class Deleted(Frozen):
 def choose_entries(
     *,
     admin: Admin,
-    tag: Annotated[
-        str | None, QueryParameter(description="Only entries with this tag.", min_length=1)
-    ] = None,
-    model: Annotated[
-        str | None, QueryParameter(description="Only entries of this model.", min_length=1)
-    ] = None,
+    tag: Annotated[str | None, Word(description="Only entries with this tag.")] = None,
+    model: Annotated[str | None, Word(description="Only entries of this model.")] = None,
     partition: Annotated[
-        str | None, QueryParameter(description="The first hex digits of a partition.", pattern=HEX)
+        str | None, Hex(description="The first hex digits of a partition.")
     ] = None,
     caller: Annotated[
-        str | None,
-        QueryParameter(name="scope", description="The first hex digits of a scope.", pattern=HEX),
+        str | None, Hex(name="scope", description="The first hex digits of a scope.")
     ] = None,
-    prefix: Annotated[
-        str | None,
-        QueryParameter(description="The first characters of the question.", min_length=1),
-    ] = None,
+    prefix: Annotated[str | None, Word(description="The first characters of the question.")] = None,
     older_s: Annotated[
         float | None,
         QueryParameter(description="Only entries older than this number of seconds.", ge=0),
@@ -421,21 +415,5 @@ def sum_counts(counts: Iterable[CallCount]) -> list[CallCount]:
 
 
 def _row(row: Served) -> RequestRow:
-    return RequestRow(
-        id=row.id,
-        at=row.at,
-        endpoint=row.endpoint,
-        outcome=row.outcome.value,
-        detail=row.detail,
-        error=row.error,
-        status=row.status,
-        caller=row.caller,
-        route=row.route,
-        tags=row.tags,
-        model=row.model,
-        upstream=row.upstream,
-        attempts=len(row.attempts),
-        ttft_s=row.ttft_s,
-        total_s=row.total_s,
-        cost_usd=row.cost_usd,
-    )
+    shown = {name: getattr(row, name) for name in RequestRow.__struct_fields__}
+    return RequestRow(**{**shown, "attempts": len(row.attempts)})

@@ -74,7 +74,7 @@ class CheckedRequest:
         self._of_client = scope
         self._places = {name: scope[name] for name in _PLACES if name in scope}
         self._host_send = send
-        self._incoming = _Incoming(receive, engine.max_body_bytes)
+        self._incoming = _Incoming(receive, engine.options.max_body_bytes)
         self._engine_side: asyncio.Task[None] | None = None
         self._to_engine: Send | None = None
         """Takes the app's answer, after the engine has called the app."""

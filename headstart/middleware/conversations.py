@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,6 +105,7 @@ def refuse_compressed(headers: Iterable[tuple[bytes, bytes]]) -> None:
             )
 
 
+@dataclass(eq=False, repr=False)
 class Conversations:
     """The kept answers by caller (``owner``) and id.
 
@@ -112,36 +113,32 @@ class Conversations:
     ``values`` bounds the bodies that are read.
     """
 
-    def __init__(
-        self,
-        limits: ConversationSettings,
-        *,
-        clock: Callable[[], float],
-        store: Store | None,
-        spawn: Spawn,
-        observer: Observer,
-        values: ValueLimit = ANY_VALUES,
-    ) -> None:
-        self.limits = limits
-        self._values = values
-        self.clock = clock
-        self._most_answers = max(1, limits.max_answers // CALLERS_SHARE)
-        self.most_bytes = max(1, limits.max_bytes // CALLERS_SHARE)
-        """The most bytes of the answers of one caller."""
-        self._store = store
-        self._spawn = spawn
-        self._observer = observer
-        self._owners: OrderedDict[str, _KeptTurns] = OrderedDict()
-        """The kept answers by caller, the most recently active caller last."""
-        self._holders: dict[str, frozenset[str]] = {}
-        """For each id of an answer or an item, the callers that have it."""
-        self._count = self._size = 0
-        self._unread: list[_Unread] = []
-        """Answers that were sent, and are parsed when an id is asked for."""
-        self._unread_size = 0
-        self._waiting: list[tuple[str, KeptTurn, bool]] = []
-        """Turns that the store does not have yet."""
-        self._writer: asyncio.Task[None] | None = None
+    limits: ConversationSettings
+    _: KW_ONLY
+    clock: Callable[[], float]
+    store: Store | None
+    spawn: Spawn
+    observer: Observer
+    values: ValueLimit = ANY_VALUES
+    _owners: OrderedDict[str, _KeptTurns] = field(default_factory=OrderedDict)
+    """The kept answers by caller, the most recently active caller last."""
+    _holders: dict[str, frozenset[str]] = field(default_factory=dict)
+    """For each id of an answer or an item, the callers that have it."""
+    _count: int = 0
+    _size: int = 0
+    _unread: list[_Unread] = field(default_factory=list)
+    """Answers that were sent, and are parsed when an id is asked for."""
+    _unread_size: int = 0
+    _waiting: list[tuple[str, KeptTurn, bool]] = field(default_factory=list)
+    """Turns that the store does not have yet."""
+    _writer: asyncio.Task[None] | None = None
+    _most_answers: int = field(init=False)
+    most_bytes: int = field(init=False)
+    """The most bytes of the answers of one caller."""
+
+    def __post_init__(self) -> None:
+        self._most_answers = max(1, self.limits.max_answers // CALLERS_SHARE)
+        self.most_bytes = max(1, self.limits.max_bytes // CALLERS_SHARE)
 
     async def aclose(self) -> None:
         """Wait until the store has all turns."""
@@ -153,7 +150,7 @@ class Conversations:
         self._read()
         kept = self._owners.get(owner)
         turn = None if kept is None else kept.turns.get(id)
-        if turn is None and self._store is not None:
+        if turn is None and self.store is not None:
             turn = (await self._load(id)).get(owner)
             if turn is not None:
                 self._remember(owner, turn)
@@ -173,7 +170,7 @@ class Conversations:
         """Tell whether another caller has an id, even an expired one."""
         if self._others_have(owner, id):
             return True
-        return self._store is not None and not (await self._load(id)).keys() <= {owner}
+        return self.store is not None and not (await self._load(id)).keys() <= {owner}
 
     def _others_have(self, owner: str | None, id: str) -> bool:
         self._read()
@@ -200,7 +197,7 @@ class Conversations:
         if self.holds(owner, turn.id) and not (turn.deleted or fresh):
             return
         self._remember(owner, turn)
-        if self._store is not None:
+        if self.store is not None:
             self._waiting.append((owner, turn, fresh))
             self._write_soon()
 
@@ -221,8 +218,8 @@ class Conversations:
                 self.keep(each.owner, turn, fresh=each.source.asked)
 
     def _write_soon(self) -> None:
-        if self._store is not None and (self._writer is None or self._writer.done()):
-            self._writer = self._spawn(self._write, self._store)
+        if self.store is not None and (self._writer is None or self._writer.done()):
+            self._writer = self.spawn(self._write, self.store)
 
     def delete(self, owner: str, turn: KeptTurn) -> None:
         """Delete the content of a turn. Its id stays known to the caller as deleted."""
@@ -248,7 +245,7 @@ class Conversations:
         ``owner`` is None if the caller is not known. Raises UnknownReference for ids of ours, and
         of other callers, that this caller does not have, and RequestTooLarge.
         """
-        self._values.check(body)
+        self.values.check(body)
         asked = read_asked(body)
         if asked is None:
             return None
@@ -348,9 +345,9 @@ class Conversations:
     # --- the durable store ---
 
     async def _load(self, id: str) -> _TurnsByCaller:
-        assert self._store is not None
+        assert self.store is not None
         try:
-            entry = await self._store.find(_exact(id))
+            entry = await self.store.find(_exact(id))
         except StoreError as error:
             self._note(error)
             return {}
@@ -392,7 +389,7 @@ class Conversations:
         return Put(entry=entry, vector=None)
 
     def _note(self, error: StoreError) -> None:
-        self._observer.notify(StageFailed.of("conversations", error))
+        self.observer.notify(StageFailed.of("conversations", error))
 
 
 class _NamedTurns(NamedTuple):

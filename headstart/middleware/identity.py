@@ -6,7 +6,6 @@ A request without an identity shares no answers. A request with a wrong key gets
 from __future__ import annotations
 
 import hmac
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +24,7 @@ from headstart.policies.callers import (
     without_opencode_session,
 )
 from headstart.policies.key import scope_of
+from headstart.types import Latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -208,15 +208,11 @@ class AcceptedCredentials:
 
     def __init__(self, clock: Callable[[], float], capacity: int = 100_000) -> None:
         self._clock = clock
-        self._capacity = capacity
-        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._seen: Latest[tuple[str, str], float] = Latest(capacity)
 
     def accept(self, holder: str, upstream: str) -> None:
         """Note that an upstream answered a caller."""
         self._seen[holder, upstream] = self._clock()
-        self._seen.move_to_end((holder, upstream))
-        if len(self._seen) > self._capacity:
-            self._seen.popitem(last=False)
 
     def reject(self, holder: str, upstream: str) -> None:
         """Note that an upstream refused a caller's key (401 or 403)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -85,21 +86,15 @@ class _RequestItems(NamedTuple):
         return len(self.missing) == len(self.exacts)
 
 
+@dataclass(eq=False, repr=False)
 class ItemAnswers:
     """Answers such requests. ``engine`` makes their calls, ``new_id`` names entries."""
 
-    def __init__(
-        self,
-        pump: Pump,
-        responder: Responder,
-        engine: EngineFunctions,
-        *,
-        new_id: Callable[[], str],
-    ) -> None:
-        self._pump = pump
-        self._responder = responder
-        self._engine = engine
-        self._new_id = new_id
+    pump: Pump
+    responder: Responder
+    engine: EngineFunctions
+    _: KW_ONLY
+    new_id: Callable[[], str]
 
     async def answer(
         self, context: RequestContext, finder: Finder, key: CacheKey, app: ASGIApp
@@ -113,12 +108,12 @@ class ItemAnswers:
                 items, reason = self._forget_found(items, context), self._failed("replay", error)
             else:
                 context.lookup = Lookup(outcome=Outcome.EXACT, entry=entry)
-                now = self._pump.clock()
-                response = self._responder.render(context, entry, now)
-                return await self._responder.hit(context, entry, response, now)
+                now = self.pump.clock()
+                response = self.responder.render(context, entry, now)
+                return await self.responder.hit(context, entry, response, now)
         if context.prepared.directives.only_if_cached:
             raise NotCached("not all items are cached, and Cache-Control: only-if-cached was sent")
-        self._engine.limit(context)
+        self.engine.limit(context)
         await self._ask(context, items, reason, app)
 
     async def _look_up(
@@ -155,7 +150,7 @@ class ItemAnswers:
         return items._replace(found={}, missing=missing)
 
     def _failed(self, stage: str, error: Exception) -> str:
-        self._pump.observer.notify(StageFailed(stage=stage, error=type(error).__name__))
+        self.pump.observer.notify(StageFailed(stage=stage, error=type(error).__name__))
         return f"{stage}-error"
 
     async def _compose_entry(self, items: _RequestItems) -> Entry:
@@ -188,17 +183,17 @@ class ItemAnswers:
         context.lookup = Lookup(outcome=Outcome.MISS, reason=reason)
         holder = "" if prepared.readable is None else prepared.holder
         identity = (items.key.partition, tuple(items.missing), prepared.route, holder)
-        flight = self._pump.flights.find(identity, context.begin_by)
+        flight = self.pump.flights.find(identity, context.begin_by)
         if flight is not None and not flight.whole:
             context.lookup = Lookup(outcome=Outcome.JOINED)
         else:
-            flight = self._engine.start(context, None, identity, app, body=body)
+            flight = self.engine.start(context, None, identity, app, body=body)
 
         async def compose(flight: Flight, reply: Reply, body: bytes | None) -> bytes | None:
             return await self._compose(context, items, flight, reply, body)
 
         try:
-            await self._engine.send_flight(context, flight, compose)
+            await self.engine.send_flight(context, flight, compose)
         except _Unexpected:
             await self._ask_for_all(context, app)
 
@@ -207,10 +202,10 @@ class ItemAnswers:
         booked = context.attempts
         context.item_hits, context.partly_saved = 0, None
         context.lookup = Lookup(outcome=Outcome.MISS, reason="partial")
-        flight = self._engine.start(context, None, None, app)
+        flight = self.engine.start(context, None, None, app)
         flight.not_stored = "unreadable"
         try:
-            await self._engine.send_flight(context, flight, None)
+            await self.engine.send_flight(context, flight, None)
         finally:
             context.attempts = booked + context.attempts
 
@@ -225,7 +220,7 @@ class ItemAnswers:
         """Return the client's answer, made from a provider's whole one. Raises _Unexpected."""
         if reply.status == 200 and body is not None:
             if flight.reading is None:
-                flight.reading = self._engine.spawn(self._keep, context, items, flight, reply, body)
+                flight.reading = self.engine.spawn(self._keep, context, items, flight, reply, body)
             await asyncio.wait((flight.reading,))
         if flight.vectors is None:
             flight.not_stored = flight.not_stored or _why_not(reply, body)
@@ -246,7 +241,7 @@ class ItemAnswers:
         body: bytes,
     ) -> None:
         """Read the items of an answer, and store them."""
-        cache = self._pump.cache
+        cache = self.pump.cache
         vectors = await _run(len(body), read_vectors, body, len(items.missing))
         origin = flight.origin
         if vectors is None or origin is None or cache is None:
@@ -255,7 +250,7 @@ class ItemAnswers:
         for entry in entries:
             cache.keep(entry)
         flight.vectors = vectors
-        self._engine.spawn(cache.put_each, entries)
+        self.engine.spawn(cache.put_each, entries)
 
     def _entries(
         self,
@@ -265,14 +260,14 @@ class ItemAnswers:
         reply: Reply,
         origin: Origin,
     ) -> list[Entry]:
-        now, life_s = self._pump.clock(), context.prepared.lifetime.seconds
+        now, life_s = self.pump.clock(), context.prepared.lifetime.seconds
         origin = msgspec.structs.replace(origin, model=vectors.model or origin.model)
         origins = _shares(origin, [len(item) for item in items.missing.values()])
         # Mistral's clients refuse an answer without an id.
         named = ((_ID, bytes(vectors.head["id"])),) if "id" in vectors.head else ()
         return [
             Entry(
-                id=self._new_id(),
+                id=self.new_id(),
                 key=CacheKey(scope=items.key.scope, partition=items.key.partition, exact=exact),
                 answer=RawResponse(headers=named, body=vector),
                 origin=share,

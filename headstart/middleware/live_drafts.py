@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections import OrderedDict
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -29,7 +29,6 @@ from headstart.errors import (
 )
 from headstart.middleware.body import read_body
 from headstart.middleware.endpoints import EndpointTable, MatchedEndpoint, raw_path
-from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import KeptCall, RequestContext
 from headstart.middleware.respond import (
     JSON,
@@ -65,7 +64,7 @@ from headstart.policies.live_drafts import (
 )
 from headstart.settings import LiveStage  # noqa: TC001 - msgspec reads it
 from headstart.sockets import GOING_AWAY
-from headstart.types import UNDECODABLE
+from headstart.types import UNDECODABLE, Latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,57 +127,49 @@ class DraftState(msgspec.Struct, frozen=True, omit_defaults=False):
     spent_usd: float
 
 
+@dataclass(eq=False, repr=False)
 class PromptDraft:
     """One prompt that is being written."""
 
-    def __init__(
-        self,
-        id: str,
-        owner: str,
-        scope: Scope,
-        endpoint: MatchedEndpoint,
-        template: DraftTemplate,
-        *,
-        stages: frozenset[LiveStage],
-        budget_usd: float | None,
-        account: WasteAccount,
-    ) -> None:
-        self.id = id
-        self.owner = owner
-        self.scope = scope
-        """The ASGI scope of its calls."""
-        self.endpoint = endpoint
-        self.template = template
-        self.stages = stages
-        self.budget_usd = budget_usd
-        self.account = account
-        self.rev = -1
-        """The number of the last revision; -1 before the first one."""
-        self.text = ""
-        self.cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
-        self.warm = self.answer = "none"
-        """As in ``DraftState``."""
-        self.spent_usd = self.reserved_usd = 0.0
-        self.wasted_usd = 0.0
-        """The cost of its unused calls, until it ends."""
-        self.size = 0
-        """Bytes of its request."""
-        self.over = False
-        """Whether the draft has ended."""
-        self.calls = 0
-        self.kept: KeptCall | None = None
-        """The call that answers the last revision."""
-        self.work: asyncio.Task[None] | None = None
-        """Runs the stages of the last revision."""
-        self.warming: KeptCall | None = None
-        """The call that fills the provider's prompt cache."""
-        self.inferring: KeptCall | None = None
-        """The call that asks for inferences."""
-        self.inferences: list[Inference] = []
-        self.ends: asyncio.TimerHandle | None = None
-        """Ends the draft if no revision comes."""
-        self.changed = asyncio.Event()
-        """Set when the state changed, for the WebSocket."""
+    id: str
+    owner: str
+    scope: Scope
+    """The ASGI scope of its calls."""
+    endpoint: MatchedEndpoint
+    template: DraftTemplate
+    _: KW_ONLY
+    stages: frozenset[LiveStage]
+    budget_usd: float | None
+    account: WasteAccount
+    rev: int = -1
+    """The number of the last revision; -1 before the first one."""
+    text: str = ""
+    cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
+    warm: str = "none"
+    answer: str = "none"
+    """``warm`` and ``answer`` are as in ``DraftState``."""
+    spent_usd: float = 0.0
+    reserved_usd: float = 0.0
+    wasted_usd: float = 0.0
+    """The cost of its unused calls, until it ends."""
+    size: int = 0
+    """Bytes of its request."""
+    over: bool = False
+    """Whether the draft has ended."""
+    calls: int = 0
+    kept: KeptCall | None = None
+    """The call that answers the last revision."""
+    work: asyncio.Task[None] | None = None
+    """Runs the stages of the last revision."""
+    warming: KeptCall | None = None
+    """The call that fills the provider's prompt cache."""
+    inferring: KeptCall | None = None
+    """The call that asks for inferences."""
+    inferences: list[Inference] = field(default_factory=list)
+    ends: asyncio.TimerHandle | None = None
+    """Ends the draft if no revision comes."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the state changed, for the WebSocket."""
 
     def state(self) -> DraftState:
         """Return its state."""
@@ -196,6 +187,7 @@ class PromptDraft:
         self.changed.set()
 
 
+@dataclass(eq=False, repr=False)
 class LiveDrafts:
     """Keeps the drafts of this process, and runs for each revision the stages that pay.
 
@@ -204,31 +196,19 @@ class LiveDrafts:
     and the size limits of bodies.
     """
 
-    def __init__(
-        self,
-        settings: LiveSettings,
-        engine: Engine,
-        endpoints: EndpointTable,
-        *,
-        observer: Observer,
-        clock: Callable[[], float],
-        new_id: Callable[[], str],
-        sockets: ConcurrencyLimit,
-        limits: ServerSettings,
-    ) -> None:
-        self._settings = settings
-        self._engine = engine
-        self._endpoints = endpoints
-        self._observer = observer
-        self._clock = clock
-        self._new_id = new_id
-        self._sockets = sockets
-        self._limits = limits
-        self._values = ValueLimit(limits.max_body_values)
-        self._drafts: dict[str, PromptDraft] = {}
-        self._size = 0
-        self._accounts: OrderedDict[str, WasteAccount] = OrderedDict()
-        self._use = TriggerUse()
+    settings: LiveSettings
+    engine: Engine
+    endpoints: EndpointTable
+    _: KW_ONLY
+    observer: Observer
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+    sockets: ConcurrencyLimit
+    limits: ServerSettings
+    _drafts: dict[str, PromptDraft] = field(default_factory=dict)
+    _size: int = 0
+    _accounts: Latest[str, WasteAccount] = field(default_factory=lambda: Latest(MOST_ACCOUNTS))
+    _use: TriggerUse = field(default_factory=TriggerUse)
 
     # --- HTTP and WebSocket ----------------------------------------------------------------------
 
@@ -240,7 +220,7 @@ class LiveDrafts:
         try:
             status, state = await self._handle(scope, receive, match[1])
         except (RequestError, HeadstartError) as error:
-            refused, headers, body = error_response(error, None, self._new_id())
+            refused, headers, body = error_response(error, None, self.new_id())
             await send_whole(send, refused, headers, body)
             return True
         body = b"" if state is None else msgspec.json.encode(state)
@@ -283,27 +263,27 @@ class LiveDrafts:
         of_call = {**scope, "method": "GET", "headers": own}
         try:
             owner = self._owner(of_call)
-            if not self._sockets.take():
+            if not self.sockets.take():
                 raise Overloaded("too many WebSockets are open: server.max_websockets is reached")
         except HeadstartError as error:
-            await answer_handshake(scope, send, *error_response(error, None, self._new_id()))
+            await answer_handshake(scope, send, *error_response(error, None, self.new_id()))
             return True
         try:
             await send({"type": "websocket.accept"})
-            async with asyncio.timeout(self._limits.websocket_deadline_s):
+            async with asyncio.timeout(self.limits.websocket_deadline_s):
                 await self._talk(owner, of_call, receive, send)
         except TimeoutError:
             with contextlib.suppress(Exception):  # the client may be gone
                 await send({"type": "websocket.close", "code": GOING_AWAY})
         finally:
-            self._sockets.give_back()
+            self.sockets.give_back()
         return True
 
     async def _talk(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the messages of a WebSocket until it closes. Raises TimeoutError if it is silent."""
         draft: PromptDraft | None = None
         telling_task: asyncio.Task[None] | None = None
-        idle_s = self._limits.websocket_idle_s
+        idle_s = self.limits.websocket_idle_s
         try:
             while True:
                 async with asyncio.timeout(idle_s):
@@ -313,7 +293,7 @@ class LiveDrafts:
                 data = message.get("text") or message.get("bytes") or b""
                 if draft is None:
                     draft = self._open(owner, scope, _decoded(data, _Opening))
-                    telling_task = self._engine.spawn(_tell, draft, send)
+                    telling_task = self.engine.spawn(_tell, draft, send)
                     continue
                 revision = _decoded(data, _Revision)
                 self._find(owner, draft.id)  # the draft may have ended
@@ -322,7 +302,7 @@ class LiveDrafts:
                 self._revise(draft, revision)
             await send({"type": "websocket.close", "code": 1000})
         except HeadstartError as error:
-            _, _, body = error_response(error, None, self._new_id())
+            _, _, body = error_response(error, None, self.new_id())
             with contextlib.suppress(Exception):  # the client may be gone
                 await send({"type": "websocket.send", "text": body.decode()})
                 await send({"type": "websocket.close", "code": 1008})
@@ -333,7 +313,7 @@ class LiveDrafts:
                 self._close(draft)
 
     def _owner(self, scope: Scope) -> str:
-        owner = self._engine.admitted_owner(scope)
+        owner = self.engine.admitted_owner(scope)
         if owner is None:
             raise InvalidRequest(
                 "a draft belongs to its caller: send the same credentials as with the final call"
@@ -341,8 +321,8 @@ class LiveDrafts:
         return owner
 
     async def _body(self, receive: Receive) -> bytes:
-        limit = self._engine.max_body_bytes
-        body, complete, _ = await read_body(receive, limit, self._limits.body_timeout_s)
+        limit = self.limits.max_body_bytes
+        body, complete, _ = await read_body(receive, limit, self.limits.body_timeout_s)
         if not complete:
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         return body
@@ -350,17 +330,17 @@ class LiveDrafts:
     # --- drafts ----------------------------------------------------------------------------------
 
     def _open(self, owner: str, scope: Scope, opening: _Opening) -> PromptDraft:
-        settings = self._settings
+        settings = self.settings
         if len(self._drafts) >= settings.max_drafts:
             raise Overloaded("too many live drafts are open: live.max_drafts is reached")
         size = len(bytes(opening.request))
         if self._size + size > MOST_BYTES:
             raise Overloaded("the live drafts that are open take too much memory")
         path, _, query = opening.path.encode().partition(b"?")
-        endpoint = self._endpoints.match("POST", path, query)
+        endpoint = self.endpoints.match("POST", path, query)
         if endpoint is None or endpoint.dialect is None or not endpoint.is_chat:
             raise InvalidRequest(f"path: {opening.path!r} is not a path of a chat API")
-        self._values.check(bytes(opening.request))
+        self.engine.preparer.values.check(bytes(opening.request))
         if may_refer(bytes(opening.request)):
             raise InvalidRequest("request: a draft cannot name an earlier answer by its id")
         stages = frozenset(settings.stages)
@@ -378,7 +358,7 @@ class LiveDrafts:
             "headers": [*headers, (b"content-type", JSON)],
         }
         draft = PromptDraft(
-            self._new_id(),
+            self.new_id(),
             owner,
             of_call,
             endpoint,
@@ -388,21 +368,17 @@ class LiveDrafts:
             account=self._account(owner),
         )
         # Errors in the request are reported now, and not while the text is typed.
-        context = self._engine.draft(of_call, endpoint, draft.template.body("?"), draft.id)
+        context = self.engine.draft(of_call, endpoint, draft.template.body("?"), draft.id)
         self._drafts[draft.id] = draft
         draft.size = size
         self._size += size
         self._prolong(draft)
-        self._engine.connect_early(context)
+        self.engine.connect_early(context)
         return draft
 
     def _account(self, owner: str) -> WasteAccount:
-        account = self._accounts.pop(owner, None)
-        if account is None:
-            account = WasteAccount(self._settings.max_extra_cost)
+        account = self._accounts.get(owner) or WasteAccount(self.settings.max_extra_cost)
         self._accounts[owner] = account
-        if len(self._accounts) > MOST_ACCOUNTS:
-            self._accounts.popitem(last=False)
         return account
 
     def _find(self, owner: str, id: str) -> PromptDraft:
@@ -417,7 +393,7 @@ class LiveDrafts:
         if draft.ends is not None:
             draft.ends.cancel()
         loop = asyncio.get_running_loop()
-        draft.ends = loop.call_later(self._settings.ttl_s, self._close, draft)
+        draft.ends = loop.call_later(self.settings.ttl_s, self._close, draft)
 
     def _revise(self, draft: PromptDraft, revision: _Revision) -> None:
         """Apply a revision. A revision that is not newer than the last one has no effect."""
@@ -432,7 +408,7 @@ class LiveDrafts:
             return
         self._stop(draft)
         draft.change(cache="unknown", answer="none")
-        draft.work = self._engine.spawn(self._follow, draft)
+        draft.work = self.engine.spawn(self._follow, draft)
 
     def _stop(self, draft: PromptDraft) -> None:
         """Stop the stages of the present revision, and drop the call that was made for it."""
@@ -476,9 +452,9 @@ class LiveDrafts:
             if trigger is None:
                 await asyncio.sleep(LOOKUP_PAUSE_S)
             body = draft.template.body(draft.text)
-            context = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
+            context = self.engine.draft(draft.scope, draft.endpoint, body, draft.id)
             if "lookup" in draft.stages:
-                found = await self._engine.look_up_draft(context)
+                found = await self.engine.look_up_draft(context)
                 draft.change(cache="off" if found is None else "hit" if found else "miss")
             if draft.cache == "hit":
                 return
@@ -487,7 +463,7 @@ class LiveDrafts:
             if "answer" not in draft.stages or not draft.text.strip():
                 return
             if trigger is None:
-                await asyncio.sleep(max(0.0, self._settings.pause_s - LOOKUP_PAUSE_S))
+                await asyncio.sleep(max(0.0, self.settings.pause_s - LOOKUP_PAUSE_S))
             await self._call(draft, context, trigger or Trigger.PAUSE)
         except (HeadstartError, OSError) as error:
             # A failed draft does not affect the client: its final call is then an ordinary one.
@@ -496,19 +472,19 @@ class LiveDrafts:
     async def _warm(self, draft: PromptDraft) -> None:
         """Fill the provider's prompt cache with the unchanging part of the prompt, if that pays."""
         body = draft.template.body(draft.text or "?")
-        whole = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
-        context = self._engine.limited_draft(whole, WARM_TOKENS)
-        estimate = self._engine.estimate_draft(context)
+        whole = self.engine.draft(draft.scope, draft.endpoint, body, draft.id)
+        context = self.engine.limited_draft(whole, WARM_TOKENS)
+        estimate = self.engine.estimate_draft(context)
         refusal = refuse_warming(
             draft.template,
             estimate,
             draft.account,
-            budget_usd=draft.left_usd(self._settings.warm_usd),
+            budget_usd=draft.left_usd(self.settings.warm_usd),
             only_warming="answer" not in draft.stages,
         )
         if refusal is not None:
             return draft.change(warm=refusal)
-        await self._engine.admit_draft(context)
+        await self.engine.admit_draft(context)
         draft.change(warm="running")
         waste_usd = draft.account.warm_extra * (estimate.cost_usd or 0.0)
         draft.warming = self._begin(draft, context, "warm", estimate, waste_usd=waste_usd)
@@ -521,12 +497,12 @@ class LiveDrafts:
             return
         asked = inference_prompt(segment, draft.inferences)
         body = draft.template.body(asked)
-        whole = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
-        context = self._engine.limited_draft(whole, INFER_TOKENS)
-        estimate = self._engine.estimate_draft(context)
-        left_usd = draft.left_usd(self._settings.infer_usd)
+        whole = self.engine.draft(draft.scope, draft.endpoint, body, draft.id)
+        context = self.engine.limited_draft(whole, INFER_TOKENS)
+        estimate = self.engine.estimate_draft(context)
+        left_usd = draft.left_usd(self.settings.infer_usd)
         if refuse_cost(estimate, budget_usd=left_usd) is None:
-            await self._engine.admit_draft(context)
+            await self.engine.admit_draft(context)
             # The draft may have ended while this task waited.
             if draft.over or draft.inferring is not None:
                 return
@@ -536,12 +512,12 @@ class LiveDrafts:
         """Add an inference over the beginning of the prompt, and ask for one over the rest."""
         draft.inferring = None
         reply = kept.flight.reply
-        answer = None if reply is None else reply.transcript.completion(self._clock())
+        answer = None if reply is None else reply.transcript.completion(self.clock())
         if answer is None or draft.over:
             return
         inference = read_inference(kept.text, answer_text(answer))
         draft.inferences = kept_inferences([*draft.inferences, inference], draft.text)
-        self._engine.spawn(self._infer_more, draft)
+        self.engine.spawn(self._infer_more, draft)
 
     async def _infer_more(self, draft: PromptDraft) -> None:
         with contextlib.suppress(HeadstartError, OSError):
@@ -550,18 +526,18 @@ class LiveDrafts:
 
     async def _call(self, draft: PromptDraft, context: RequestContext, trigger: Trigger) -> None:
         """Make the call for the whole text, if that pays."""
-        estimate, use = self._engine.estimate_draft(context), self._use.share(trigger)
+        estimate, use = self.engine.estimate_draft(context), self._use.share(trigger)
         refusal = refuse_call(
             estimate,
             use,
             draft.account,
-            budget_usd=draft.left_usd(self._settings.answer_usd),
+            budget_usd=draft.left_usd(self.settings.answer_usd),
         )
-        if draft.calls >= self._settings.max_calls:
+        if draft.calls >= self.settings.max_calls:
             refusal = "max-calls"
         if refusal is not None:
             return draft.change(answer=refusal)
-        await self._engine.admit_draft(context)
+        await self.engine.admit_draft(context)
         draft.calls += 1
         draft.change(answer="running")
         waste_usd = expected_waste(estimate, use, draft.account)
@@ -585,9 +561,9 @@ class LiveDrafts:
         ``text`` is the part of the draft that the call contains; None: all of it.
         """
         cost_usd = estimate.cost_usd or 0.0
-        cold = self._engine.estimate_draft(context, cold=True)
+        cold = self.engine.estimate_draft(context, cold=True)
         discount_usd = (cold.waste_usd or 0.0) - (estimate.waste_usd or 0.0)
-        flight = self._engine.start_draft(context)
+        flight = self.engine.start_draft(context)
         about = draft.text if text is None else text
         reader = flight.join()
         kept = KeptCall(flight, reader, context, about, trigger, discount_usd, waste_usd)
@@ -622,8 +598,8 @@ class LiveDrafts:
 
     def _cold_cost(self, context: RequestContext) -> tuple[float, float]:
         """Return the cost of a call without the prompt cache, and what the cache saves, in USD."""
-        cold = self._engine.estimate_draft(context, cold=True).cost_usd or 0.0
-        return cold, cold - (self._engine.estimate_draft(context).cost_usd or 0.0)
+        cold = self.engine.estimate_draft(context, cold=True).cost_usd or 0.0
+        return cold, cold - (self.engine.estimate_draft(context).cost_usd or 0.0)
 
     # --- the final call --------------------------------------------------------------------------
 
@@ -634,7 +610,7 @@ class LiveDrafts:
         None: nothing was prepared, and the request is handled like any other.
         """
         draft = self._drafts.get(context.prepared.live)
-        if draft is None or self._engine.owner(context.scope) != draft.owner:
+        if draft is None or self.engine.preparer.owner(context.scope) != draft.owner:
             return None
         kept, draft.kept = draft.kept, None
         self._close(draft, asked=True)
@@ -649,7 +625,7 @@ class LiveDrafts:
             and kept.flight.joinable
             and context.path == raw_path(draft.scope)
             and context.scope["query_string"] == draft.scope["query_string"]
-            and self._engine.sends_alike(context.scope, draft.scope)
+            and self.engine.sends_alike(context.scope, draft.scope)
         )
         self._let_go(draft, kept, used=fits)
         self._note_answer(draft, context, kept if fits else None)
@@ -693,8 +669,8 @@ class LiveDrafts:
     def _book(self, kept: KeptCall, reason: str) -> None:
         """Book the cost of a call that was made before a client asked for it, or without that."""
         try:
-            row = kept.context.own_call(kept.flight, Outcome.DRAFT, kept.context.id, self._clock())
-            self._observer.notify(msgspec.structs.replace(row, reason=reason))
+            row = kept.context.own_call(kept.flight, Outcome.DRAFT, kept.context.id, self.clock())
+            self.observer.notify(msgspec.structs.replace(row, reason=reason))
         except Exception:  # noqa: BLE001 - nothing catches the errors of a callback
             logger.exception("a call of a live draft could not be booked")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from headstart.decisions import Lookup, MatchContext, Outcome
 from headstart.dialects.registry import refuse_in_dialect
 from headstart.policies.output.answer_limits import refuses_concise
+from headstart.types import Latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,21 +48,18 @@ class RecentAnswers:
 
     def __init__(self, clock: Callable[[], float], capacity: int = MOST_ANSWERED) -> None:
         self._clock = clock
-        self._capacity = capacity
-        self._at: OrderedDict[bytes, float] = OrderedDict()
+        self._at: Latest[bytes, float] = Latest(capacity)
 
     def note(self, repeat: Repeat) -> None:
         """Note that a caller has the whole answer now."""
         self._at[repeat.digest] = self._clock()
-        self._at.move_to_end(repeat.digest)
-        if len(self._at) > self._capacity:
-            self._at.popitem(last=False)
 
     def __contains__(self, repeat: Repeat) -> bool:
         at = self._at.get(repeat.digest)
         return at is not None and self._clock() - at < repeat.window_s
 
 
+@dataclass(eq=False, repr=False)
 class Finder:
     """Looks requests up. A repeat of an ``answered`` request is a miss.
 
@@ -70,39 +67,29 @@ class Finder:
     ``wait_limit`` decides how long a question may wait for the encoder; None: the cache's setting.
     """
 
-    def __init__(
-        self,
-        cache: SemanticCache,
-        admission: AdmissionPolicy,
-        hit_decider: HitDecider | None,
-        *,
-        clock: Callable[[], float],
-        answered: RecentAnswers,
-        concise: Mapping[str, int] = MappingProxyType({"": 0}),
-        wait_limit: EncoderWaitLimit | None = None,
-    ) -> None:
-        self._cache = cache
-        self._admission = admission
-        self._hit_decider = hit_decider
-        self._clock = clock
-        self._answered = answered
-        self._concise = concise
-        self._wait_limit = wait_limit
+    cache: SemanticCache
+    admission: AdmissionPolicy
+    hit_decider: HitDecider | None
+    _: KW_ONLY
+    clock: Callable[[], float]
+    answered: RecentAnswers
+    concise: Mapping[str, int] = field(default_factory=lambda: {"": 0})
+    wait_limit: EncoderWaitLimit | None = None
 
     def note_answered(self, repeat: Repeat) -> None:
         """Note that a caller has the whole answer now. A repeat within the window rejects it."""
-        self._answered.note(repeat)
+        self.answered.note(repeat)
 
     def peek(self, prepared: Prepared, key: CacheKey) -> Lookup | None:
         """Return the lookup if memory alone decides it; None: call ``find``."""
         directives, repeat, readable = prepared.directives, prepared.repeat, prepared.readable
         if directives.no_cache:
             return _miss("no-cache")
-        if repeat is not None and not directives.only_if_cached and repeat in self._answered:
+        if repeat is not None and not directives.only_if_cached and repeat in self.answered:
             return _miss("repeat")
         if readable is not None and not readable:
             return _miss(UNPROVEN)
-        entry = self._cache.peek_exact(key.exact)
+        entry = self.cache.peek_exact(key.exact)
         return None if entry is None else self._judge(prepared, entry)
 
     async def find(
@@ -113,17 +100,17 @@ class Finder:
         ``find`` asks the store for the exact key in another way.
         """
         refuse: Refuse = partial(self.refuses, prepared)
-        entry = await self._cache.find_exact(key, refuse, find)
+        entry = await self.cache.find_exact(key, refuse, find)
         if entry is not None:
             return self._judge(prepared, entry)
         context, request = prepared.match_context, prepared.request
         reason = prepared.semantic_refusal or await self._refuse_meaning(context)
         if reason is None:
             max_wait = None
-            if self._wait_limit is not None and request is not None:
+            if self.wait_limit is not None and request is not None:
                 max_wait = partial(self._max_wait_s, context, prepared.route, request.model)
             refuse = self._with_vetoes(key, refuse)
-            lookup = await self._cache.find_semantic(key, refuse, context, max_wait)
+            lookup = await self.cache.find_semantic(key, refuse, context, max_wait)
             found = lookup.entry
             if found is not None and found.key.exact == key.exact:
                 # It was stored meanwhile. A repeat says nothing about rewordings.
@@ -137,15 +124,15 @@ class Finder:
 
         It grows with the share of hits and with the time that one saves.
         """
-        assert self._wait_limit is not None
-        return self._wait_limit.wait_s(route, model, self._cache.hit_share(context))
+        assert self.wait_limit is not None
+        return self.wait_limit.wait_s(route, model, self.cache.hit_share(context))
 
     def lost_in_dialect(self, request: ChatRequest, key: CacheKey) -> str | None:
         """Return why the entry under an exact key cannot be sent in the request's dialect, or None.
 
         It returns None also if memory has no such entry.
         """
-        entry = self._cache.peek_exact(key.exact)
+        entry = self.cache.peek_exact(key.exact)
         return None if entry is None else refuse_in_dialect(request, entry)
 
     async def find_items(
@@ -158,13 +145,13 @@ class Finder:
         repeat, readable = prepared.repeat, prepared.readable
         if prepared.directives.no_cache:
             return [None] * len(keys), "no-cache"
-        if repeat is not None and repeat in self._answered:
+        if repeat is not None and repeat in self.answered:
             return [None] * len(keys), "repeat"
         if readable is not None and not readable:
             return [None] * len(keys), UNPROVEN
         entries: list[Entry | None] = []
         refusal = None
-        for entry in await self._cache.find_each(keys):
+        for entry in await self.cache.find_each(keys):
             why = "exact-only" if entry is None else self.refuses(prepared, entry)
             entries.append(entry if why is None else None)
             refusal = refusal or why
@@ -185,7 +172,7 @@ class Finder:
         ttl_s = prepared.lifetime.seconds
         if directives.max_age_s is not None or ttl_s is not None:
             # Routes with different lifetimes may share an entry.
-            age_s = self._clock() - entry.created
+            age_s = self.clock() - entry.created
             most_s = math.inf if ttl_s is None else ttl_s
             if directives.max_age_s is not None:
                 most_s = min(most_s, directives.max_age_s)
@@ -194,18 +181,18 @@ class Finder:
         if entry.transforms:
             if directives.compress is not None and directives.refuses(entry.transforms):
                 return "compressed"
-            level = self._concise.get(prepared.route, self._concise[""])
+            level = self.concise.get(prepared.route, self.concise[""])
             if refuses_concise(entry.transforms, level):
                 return "concise"
         tools = prepared.cached_tools
-        return None if request is None else self._admission.refuse_serve(request, entry, tools)
+        return None if request is None else self.admission.refuse_serve(request, entry, tools)
 
     def _with_vetoes(self, key: CacheKey, refuse: Refuse) -> Refuse:
         """Return ``refuse``, which then also refuses entries that people called wrong.
 
         It is used only for lookups by meaning, so the entry's own prompt still gets its answer.
         """
-        hit_decider = self._hit_decider
+        hit_decider = self.hit_decider
         if hit_decider is None:
             return refuse
         return lambda entry: hit_decider.refuse_entry(entry.id, key) or refuse(entry)
@@ -214,7 +201,7 @@ class Finder:
         """Return why only an exact repeat may answer a request, or None."""
         if context.max_error == 0:
             return "exact-only"
-        return None if self._hit_decider is None else await self._hit_decider.refuse(context)
+        return None if self.hit_decider is None else await self.hit_decider.refuse(context)
 
 
 def _is_ahead(entry: Entry, by_s: float) -> bool:

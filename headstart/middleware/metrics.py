@@ -11,10 +11,7 @@ from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, gener
 from headstart.attempts import PROMPT_CACHE, Attempt, AttemptOutcome, AttemptRole, ShapingEffect
 from headstart.decisions import Outcome
 from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
-from headstart.types import (
-    Frozen,
-    LimitUse,
-)
+from headstart.types import Frozen, LimitUse
 from headstart.usual_calls import AvoidedCalls, RecentPrompts, UsualCalls
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import asyncio
 import random
 import time
 from codecs import BOM_UTF8
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ from headstart.policies.admission import NEVER_STORED
 from headstart.policies.key import variant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from typing import Any
 
     from headstart.attempts import RoutingEstimate
@@ -70,20 +70,12 @@ if TYPE_CHECKING:
     from headstart.middleware.prepare import Prepared, Preparer
     from headstart.middleware.pump import Pump
     from headstart.middleware.respond import Compose, Responder, StoredResponse
-    from headstart.middleware.router import Router
+    from headstart.middleware.router import BuiltRoute, Router
     from headstart.middleware.shared_flights import SharedFlights
     from headstart.middleware.upstreams.followed import WaitingCall
     from headstart.observe import Observer
     from headstart.settings import JoinStreams
-    from headstart.types import (
-        ASGIApp,
-        CacheKey,
-        Entry,
-        Headers,
-        Receive,
-        Scope,
-        Send,
-    )
+    from headstart.types import ASGIApp, CacheKey, Entry, Headers, Receive, Scope, Send
 
 
 LIVE_INFERENCES = "live-inferences"
@@ -149,6 +141,7 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], Answe
     return same, AnswerForm(request.stream, request.include_usage)
 
 
+@dataclass(eq=False, repr=False)
 class Engine:
     """Answers matched requests from the cache, a call in flight, or an upstream.
 
@@ -157,66 +150,45 @@ class Engine:
     joined, too.
     """
 
-    def __init__(
-        self,
-        options: EngineOptions,
-        *,
-        access: AccessControl,
-        finder: Finder | None,
-        hit_decider: HitDecider | None,
-        admission: AdmissionPolicy,
-        preparer: Preparer,
-        pump: Pump,
-        flights: Flights,
-        responder: Responder,
-        supervisor: Supervisor,
-        calls: Supervisor,
-        observer: Observer,
-        clock: Callable[[], float],
-        new_id: Callable[[], str],
-        router: Router | None,
-        conversations: Conversations | None = None,
-        ledger: ClientLedger | None = None,
-        shared: SharedFlights | None = None,
-    ) -> None:
-        self._options = options
-        self._access = access
-        self._ledger = ledger
-        self._finder = finder
-        self._hit_decider = hit_decider
-        self._admission = admission
-        self._preparer = preparer
-        self._pump = pump
-        self._flights = flights
-        self._responder = responder
-        self._supervisor = supervisor
-        self._calls = calls
-        self._observer = observer
-        self._clock = clock
-        self._new_id = new_id
-        self._router = router
-        self._mark = b"" if router is None else BOM_UTF8
-        """Is left out before a body: programs of Windows write it, and JSON has none. A wrapped app
-        gets every byte."""
-        self._conversations = conversations
-        self._shared = shared
-        self.drafts: KeptCalls | None = None
-        """The live drafts; None: there are none."""
-        self._routes = {} if router is None else router.routes
-        # Audits and holdouts must not be predictable by a caller.
-        self._random = random.SystemRandom()
-        engine = EngineFunctions(self._limit, self._start, self._join, self._calls.spawn)
-        self._items = ItemAnswers(pump, responder, engine, new_id=new_id)
+    options: EngineOptions
+    _: KW_ONLY
+    access: AccessControl
+    finder: Finder | None
+    hit_decider: HitDecider | None
+    admission: AdmissionPolicy
+    preparer: Preparer
+    pump: Pump
+    flights: Flights
+    responder: Responder
+    supervisor: Supervisor
+    calls: Supervisor
+    observer: Observer
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+    router: Router | None
+    conversations: Conversations | None = None
+    ledger: ClientLedger | None = None
+    shared: SharedFlights | None = None
+    drafts: KeptCalls | None = None
+    """The live drafts; None: there are none."""
+    # Audits and holdouts must not be predictable by a caller.
+    _random: random.SystemRandom = field(default_factory=random.SystemRandom)
+    _mark: bytes = field(init=False)
+    """Is left out before a body: programs of Windows write it, and JSON has none. A wrapped app
+    gets every byte."""
+    _routes: Mapping[str, BuiltRoute] = field(init=False)
+    _items: ItemAnswers = field(init=False)
 
-    @property
-    def max_body_bytes(self) -> int:
-        """Longest request body that is read."""
-        return self._options.max_body_bytes
+    def __post_init__(self) -> None:
+        self._mark = b"" if self.router is None else BOM_UTF8
+        self._routes = {} if self.router is None else self.router.routes
+        engine = EngineFunctions(self._limit, self._start, self._join, self.calls.spawn)
+        self._items = ItemAnswers(self.pump, self.responder, engine, new_id=self.new_id)
 
     @property
     def spawn(self) -> Spawn:
         """Starts work that the engine owns."""
-        return self._supervisor.spawn
+        return self.supervisor.spawn
 
     async def handle(  # noqa: PLR0912 - a branch for each way in which a request ends
         self,
@@ -230,7 +202,7 @@ class Engine:
         page_headers: Headers = (),
     ) -> None:
         """Answer one request and book it. Raises only what the wrapped app raises."""
-        context = RequestContext(self._new_id(), endpoint, path, scope, receive, send)
+        context = RequestContext(self.new_id(), endpoint, path, scope, receive, send)
         context.page_headers = page_headers
         try:
             await self._answer(context, app)
@@ -243,29 +215,29 @@ class Engine:
             context.error = booked_code(error)
             if not context.status:
                 await send_error(context, error)
-            elif self._router is not None:
+            elif self.router is not None:
                 raise  # It is too late for a status, so the answer breaks off.
             # A wrapped app ended in the middle of its answer, so this request ends there, too.
             error.forget_frames()
         except Exception as error:
             context.error = type(error).__name__
-            if self._router is None or context.status:
+            if self.router is None or context.status:
                 raise
             logger.exception("request %s failed", context.id)
             await send_error(context, HeadstartError("an error inside Headstart; see its log"))
         finally:
             repeat = context.prepared.repeat
-            if repeat is not None and self._finder is not None and context.succeeded:
-                self._finder.note_answered(repeat)
+            if repeat is not None and self.finder is not None and context.succeeded:
+                self.finder.note_answered(repeat)
             if context.claim is not None:
                 context.claim.close()
             # Drops wrappers of ``send`` that refer to the context: a cycle keeps the body.
             context.send = send
             if context.retry_reader is None:
-                self._observer.notify(context.served(self._clock()))
+                self.observer.notify(context.served(self.clock()))
             else:
                 context.total_s = context.elapsed()
-                self._supervisor.spawn(self._book_later, context)
+                self.supervisor.spawn(self._book_later, context)
         if context.app_call is not None:
             await context.app_call.ended()
 
@@ -274,29 +246,21 @@ class Engine:
             if context.retry_reader is not None:
                 await leave_to_retry(context, context.retry_reader)
         finally:
-            self._observer.notify(context.served(self._clock()))
+            self.observer.notify(context.served(self.clock()))
 
     def answer_log(self) -> AnswerLog | None:
         """Return the part that stores logged answers of other tools; None: the cache is off."""
-        cache = self._pump.cache
+        cache = self.pump.cache
         if cache is None:
             return None
-        return AnswerLog(self._preparer, self._admission, cache, self._clock, self._new_id)
-
-    def renew(self, secret: bytes) -> bool:
-        """Use the store's present secret for names of scopes; return whether it is a new one."""
-        return self._preparer.renew(secret)
-
-    def owner(self, scope: Scope) -> str | None:
-        """Return the digest of a request's caller; None if the caller is not known."""
-        return self._preparer.owner(scope)
+        return AnswerLog(self.preparer, self.admission, cache, self.clock, self.new_id)
 
     # --- live drafts: see ``live_drafts.py`` ------------------------------------------------------
 
     def admitted_owner(self, scope: Scope) -> str | None:
         """Return the digest of a caller who may come in. Raises Unauthorized or Forbidden."""
-        self._access.admit(scope)
-        return self._preparer.owner(scope)
+        self.access.admit(scope)
+        return self.preparer.owner(scope)
 
     def draft(
         self, scope: Scope, endpoint: MatchedEndpoint, body: bytes, affinity: str
@@ -306,11 +270,11 @@ class Engine:
         Calls of one ``affinity`` should stay with one provider, whose prompt cache they fill.
         """
         path = raw_path(scope)
-        context = RequestContext(self._new_id(), endpoint, path, scope, _nobody, _nobody)
+        context = RequestContext(self.new_id(), endpoint, path, scope, _nobody, _nobody)
         context.affinity = affinity
-        context.caller = self._access.admit(scope)
+        context.caller = self.access.admit(scope)
         context.body = body
-        context.prepared = self._preparer.prepare(endpoint, scope, body)
+        context.prepared = self.preparer.prepare(endpoint, scope, body)
         return context
 
     def limited_draft(self, context: RequestContext, tokens: int) -> RequestContext:
@@ -324,12 +288,12 @@ class Engine:
     async def admit_draft(self, context: RequestContext) -> None:
         """Apply the limits of the caller's key to a call. Raises RequestError."""
         request = context.prepared.request
-        if self._ledger is not None and request is not None:
-            await self._ledger.admit_request(context.caller, request)
+        if self.ledger is not None and request is not None:
+            await self.ledger.admit_request(context.caller, request)
 
     async def look_up_draft(self, context: RequestContext) -> bool | None:
         """Return whether the cache has the answer; None if such requests are not looked up."""
-        prepared, finder = context.prepared, self._finder
+        prepared, finder = context.prepared, self.finder
         key = prepared.key
         if key is None or finder is None or prepared.request is None:
             return None
@@ -343,9 +307,9 @@ class Engine:
 
         ``cold``: as if the provider has no part of the prompt in its prompt cache.
         """
-        assert self._router is not None
+        assert self.router is not None
         prepared = context.prepared
-        candidate, call = self._router.assign(
+        candidate, call = self.router.assign(
             context.call(editable=True), prepared.scope, prepared.route
         )
         return candidate.estimate(msgspec.structs.replace(call, affinity="") if cold else call)
@@ -353,10 +317,10 @@ class Engine:
     def connect_early(self, context: RequestContext) -> None:
         """Open a connection to the upstream that would be asked."""
         request, dialect = context.prepared.request, context.endpoint.dialect
-        if self._router is not None and request is not None and dialect is not None:
-            found = self._router.providers_for(dialect.name, request.model, context.prepared.route)
+        if self.router is not None and request is not None and dialect is not None:
+            found = self.router.providers_for(dialect.name, request.model, context.prepared.route)
             if found:
-                found[0].connect_early(self._supervisor.spawn)
+                found[0].connect_early(self.supervisor.spawn)
 
     def start_draft(self, context: RequestContext) -> Flight:
         """Make the call before its client asks.
@@ -371,7 +335,7 @@ class Engine:
 
     def sends_alike(self, one: Scope, other: Scope) -> bool:
         """Tell whether two requests have equal headers, as far as they reach the provider."""
-        return self._preparer.conditions(one) == self._preparer.conditions(other)
+        return self.preparer.conditions(one) == self.preparer.conditions(other)
 
     async def _serve_draft(self, context: RequestContext, app: ASGIApp) -> bool:
         """Answer with the call that was made while the prompt was written, if there is one."""
@@ -386,7 +350,7 @@ class Engine:
         if kept is None:
             return False
         if isinstance(kept, bytes):
-            whole = self._preparer.prepare(context.endpoint, context.scope, kept)
+            whole = self.preparer.prepare(context.endpoint, context.scope, kept)
             context.body, context.prepared = kept, msgspec.structs.replace(whole, key=None)
             await self._bypass(context, app, LIVE_INFERENCES)
             return True
@@ -408,50 +372,50 @@ class Engine:
         """Let the answer be stored, if it answers exactly the same request."""
         flight, prepared, key = kept.flight, context.prepared, context.prepared.key
         pumped, flight.unasked = flight.unasked, None
-        if pumped is None or key is None or prepared.request is None or self._finder is None:
+        if pumped is None or key is None or prepared.request is None or self.finder is None:
             return
         first = kept.context.prepared.key
         if first is None or first.exact != key.exact:
             return
-        if self._finder.lost_in_dialect(prepared.request, key) is not None:
+        if self.finder.lost_in_dialect(prepared.request, key) is not None:
             return
         if prepared.variants > 1:
             key = variant(key, self._random.randrange(prepared.variants))
         try:
             if pumped.adopt(key, prepared):
-                self._calls.spawn(pumped.store)
+                self.calls.spawn(pumped.store)
         except Exception as error:  # noqa: BLE001 - the answer is served nevertheless
             self._failed("live", error)
 
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
-        context.caller = self._access.admit(context.scope)
-        limits = self._options.max_body_bytes, self._options.body_timeout_s
+        context.caller = self.access.admit(context.scope)
+        limits = self.options.max_body_bytes, self.options.body_timeout_s
         body, fits, ended = await read_body(context.receive, *limits)
         context.body = body.removeprefix(self._mark)
         context.read_at = time.perf_counter()
-        if not fits and self._router is None:
+        if not fits and self.router is None:
             return await self._pass_through(context, app, "body-too-large", complete=ended)
         if not fits:
             await refuse_body(context.receive, *limits, ended=ended)
         if name := context.scope.get(DEPLOYMENT):
-            context.body = with_deployment(context.body, name, self._preparer.values.check)
+            context.body = with_deployment(context.body, name, self.preparer.values.check)
         dialect = context.endpoint.dialect
-        if self._conversations is not None and dialect is not None and dialect.names_answers:
+        if self.conversations is not None and dialect is not None and dialect.names_answers:
             refuse_compressed(context.scope["headers"])
             if may_refer(context.body):
-                owner = self._preparer.owner(context.scope)
-                context.chain = await self._conversations.open(owner, context.body)
+                owner = self.preparer.owner(context.scope)
+                context.chain = await self.conversations.open(owner, context.body)
         chain, pass_reason = context.chain, ""
         try:
             body = context.body if chain is None else chain.whole
             given = context.endpoint, context.scope, body
             context.prepared = (
-                self._preparer.prepare(*given)
+                self.preparer.prepare(*given)
                 if len(body) <= INLINE_BYTES
-                else await self._preparer.prepare_in_thread(*given)
+                else await self.preparer.prepare_in_thread(*given)
             )
         except (InvalidRequest, RequestTooLarge) as error:
-            if self._router is not None:
+            if self.router is not None:
                 raise
             pass_reason = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
         if pass_reason:  # not in ``except``: an error of the app must not name ours as its cause
@@ -461,15 +425,15 @@ class Engine:
         context.timings[b"parse"] = time.perf_counter() - context.read_at
         if context.prepared.in_sentences and dialect is not None:
             context.send = SentencePace(context.send, dialect)
-        if self._ledger is not None:
+        if self.ledger is not None:
             form = (context.endpoint.dialect or OPENAI_CHAT).limit_headers
-            context.send = self._ledger.with_limit_headers(context.send, context.caller, form)
-            await self._ledger.admit_request(context.caller, context.prepared.request)
+            context.send = self.ledger.with_limit_headers(context.send, context.caller, form)
+            await self.ledger.admit_request(context.caller, context.prepared.request)
         await self._serve(context, app)
 
     def _keep_answer(self, context: RequestContext) -> None:
         """Keep the answer while it is sent, if later calls may name it."""
-        kept, prepared, chain = self._conversations, context.prepared, context.chain
+        kept, prepared, chain = self.conversations, context.prepared, context.chain
         if kept is None or not prepared.owner or prepared.directives.no_store:
             return
         if prepared.never_stored:  # the text of the answer, which may match, is not known yet
@@ -485,9 +449,9 @@ class Engine:
     def _upstreams(self, context: RequestContext) -> frozenset[str]:
         """Return the upstreams that may answer a request of a dialect. Raises NoUpstream."""
         dialect, prepared = context.endpoint.dialect, context.prepared
-        if self._router is None or dialect is None or prepared.request is None:
+        if self.router is None or dialect is None or prepared.request is None:
             return frozenset()
-        return self._router.choose(dialect.name, prepared.request.model, prepared.route).names
+        return self.router.choose(dialect.name, prepared.request.model, prepared.route).names
 
     async def _serve(self, context: RequestContext, app: ASGIApp) -> None:
         """Answer a request that was read."""
@@ -496,7 +460,7 @@ class Engine:
             self._limit(context)
         if prepared.live and await self._serve_draft(context, app):
             return None
-        key, finder = prepared.key, self._finder
+        key, finder = prepared.key, self.finder
         if key is None or finder is None:
             if prepared.directives.only_if_cached:
                 raise NotCached(f"no cached answer: {prepared.bypass or 'the cache is off'}")
@@ -507,16 +471,16 @@ class Engine:
         context.lookup = decision.lookup
         entry, sample = decision.lookup.entry, decision.sample
         if entry is not None and decision.action is not HitAction.ASK:
-            now = self._clock()
+            now = self.clock()
             try:
-                response = self._responder.render(context, entry, now)
+                response = self.responder.render(context, entry, now)
             except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
                 context.lookup, sample = self._failed("replay", error), None
             else:
                 if decision.action is HitAction.SERVE_AND_AUDIT and sample is not None:
                     self._audit(context, key, sample, app)
                 self._keep_answer(context)
-                return await self._responder.hit(context, entry, response, now)
+                return await self.responder.hit(context, entry, response, now)
         if prepared.directives.only_if_cached:
             raise NotCached("no cached answer, and Cache-Control: only-if-cached was asked for")
         await self._miss(context, key, app, sample)
@@ -524,7 +488,7 @@ class Engine:
     def _limit(self, context: RequestContext) -> None:
         """Bound the time of a request. Raises InvalidRequest."""
         of_route = self._routes.get(context.prepared.route, NO_ROUTE).deadline_s
-        context.limit(self._options.deadline_s if of_route is None else of_route)
+        context.limit(self.options.deadline_s if of_route is None else of_route)
 
     async def _look_up(
         self, context: RequestContext, finder: Finder, key: CacheKey
@@ -535,19 +499,19 @@ class Engine:
             if prepared.variants > 1:
                 key = variant(key, self._random.randrange(prepared.variants))
             lookup = finder.peek(prepared, key) or await finder.find(
-                prepared, key, None if self._shared is None else self._claim(context, key)
+                prepared, key, None if self.shared is None else self._claim(context, key)
             )
             if lookup.entry is None and (request := prepared.request) is not None:
                 lost = finder.lost_in_dialect(request, key)
                 if lost is not None:  # the entry stays for clients of the other dialect
                     key = variant(key, request.dialect)
                     lookup = finder.peek(prepared, key) or await finder.find(
-                        prepared, key, None if self._shared is None else self._claim(context, key)
+                        prepared, key, None if self.shared is None else self._claim(context, key)
                     )
                     is_named = lookup.entry is None and lookup.reason not in _ASKS_AGAIN
                     if is_named and prepared.readable is None:
                         lookup = msgspec.structs.replace(lookup, reason=lost)
-            if self._shared is not None and lookup.entry is None:
+            if self.shared is not None and lookup.entry is None:
                 owned = None if context.claim is None else context.claim.owned
                 if owned is None or owned.over:
                     # An equal call may have ended while the store was asked.
@@ -567,7 +531,7 @@ class Engine:
 
         None: the caller may not read all answers, or wants no call.
         """
-        shared, prepared = self._shared, context.prepared
+        shared, prepared = self.shared, context.prepared
         if shared is None or prepared.readable is not None or prepared.directives.only_if_cached:
             return None
         if context.claim is not None:
@@ -576,29 +540,29 @@ class Engine:
         return partial(shared.find, claim)
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
-        self._observer.notify(StageFailed(stage=stage, error=type(error).__name__))
+        self.observer.notify(StageFailed(stage=stage, error=type(error).__name__))
         return Lookup(outcome=Outcome.MISS, reason=f"{stage}-error")
 
     def _decide(self, context: RequestContext, key: CacheKey, lookup: Lookup) -> HitDecision:
         """Decide about a lookup; a random share of the hits is held out to be compared."""
-        if self._hit_decider is None:
+        if self.hit_decider is None:
             decision = HitDecision(
                 HitAction.ASK if lookup.entry is None else HitAction.SERVE, lookup
             )
         else:
             allowed = AllowedChecks(
                 ask=not context.prepared.directives.only_if_cached,
-                twice=(self._router is not None and context.endpoint.document is None)
+                twice=(self.router is not None and context.endpoint.document is None)
                 or context.endpoint.idempotent,
             )
             terms = context.prepared.match_context
-            decision = self._hit_decider.decide(context.id, lookup, key, terms, may=allowed)
-        holdout = self._options.holdout
+            decision = self.hit_decider.decide(context.id, lookup, key, terms, may=allowed)
+        holdout = self.options.holdout
         if not holdout or decision.action is HitAction.ASK or self._random.random() >= holdout:
             return decision
         context.held_out = lookup.entry
-        if self._hit_decider is not None:
-            self._hit_decider.learner.mark_unserved(context.id)
+        if self.hit_decider is not None:
+            self.hit_decider.learner.mark_unserved(context.id)
         held = msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason="holdout")
         sample = decision.sample
         # The holdout was drawn, so its label is weighted by this probability.
@@ -613,9 +577,9 @@ class Engine:
         asked = context.without_client(sample.id)
         flight = self._start(asked, key, None, app, sample)
         assert flight.pump is not None
-        assert self._hit_decider is not None
-        parts = flight, context, sample, self._hit_decider.audits, self._observer
-        book = partial(book_audit, *parts, clock=self._clock, id=self._new_id())
+        assert self.hit_decider is not None
+        parts = flight, context, sample, self.hit_decider.audits, self.observer
+        book = partial(book_audit, *parts, clock=self.clock, id=self.new_id())
         flight.pump.add_done_callback(book)
 
     async def _ask_again(
@@ -623,13 +587,13 @@ class Engine:
     ) -> None:
         """Ask for a second answer to a miss, when the first one is stored: a null audit."""
         assert flight.pump is not None
-        assert self._hit_decider is not None
+        assert self.hit_decider is not None
         await asyncio.wait((flight.pump,))
         first, terms = flight.entry, context.prepared.match_context
         # Answers that call tools are not compared.
-        if first and key.query is not None and not calls_tools(first) and not self._calls.stopping:
-            told = self._new_id(), first, key.query, terms
-            sample = self._hit_decider.null_sample(*told, stores=False)
+        if first and key.query is not None and not calls_tools(first) and not self.calls.stopping:
+            told = self.new_id(), first, key.query, terms
+            sample = self.hit_decider.null_sample(*told, stores=False)
             self._audit(context, key, sample, app)
 
     async def _pass_through(
@@ -637,10 +601,10 @@ class Engine:
     ) -> None:
         """Let the wrapped app answer, without reading its answer."""
         context.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
-        await self._responder.through_app(context, app, complete=complete)
+        await self.responder.through_app(context, app, complete=complete)
 
     async def _bypass(self, context: RequestContext, app: ASGIApp, reason: str) -> None:
-        if self._router is None:
+        if self.router is None:
             return await self._pass_through(context, app, reason)
         context.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
         self._limit(context)
@@ -658,8 +622,8 @@ class Engine:
         identity = _identity(context.prepared, key)
         self._limit(context)
         twin = None
-        if self._flights and context.held_out is None:
-            flight = self._flights.find(identity, context.begin_by)
+        if self.flights and context.held_out is None:
+            flight = self.flights.find(identity, context.begin_by)
             if flight is None:
                 twin = self._twin_of(context, identity)
             elif await self._join_equal(context, flight):
@@ -668,7 +632,7 @@ class Engine:
         again = context.without_client(context.id) if repeat else None
         flight = self._start(context, key, identity, app, sample, twin=twin)
         if again is not None:
-            self._calls.spawn(self._ask_again, again, key, app, flight)
+            self.calls.spawn(self._ask_again, again, key, app, flight)
         await self._join(context, flight)
 
     async def _join_equal(self, context: RequestContext, flight: Flight) -> bool:
@@ -696,7 +660,7 @@ class Engine:
         if context.lookup.reason in _ASKS_AGAIN:
             return None
         twins = [(same, AnswerForm(not form.stream, usage)) for usage in (False, True)]
-        found = (self._flights.find(each, context.begin_by) for each in twins)
+        found = (self.flights.find(each, context.begin_by) for each in twins)
         return next((flight for flight in found if flight is not None), None)
 
     def _start(
@@ -723,12 +687,12 @@ class Engine:
             editable=editable, predicts=predicts, body=body, checks=bool(sample and sample.served)
         )
         upstream: Upstream
-        if self._router is None:
+        if self.router is None:
             upstream = context.app_call = AppUpstream(
                 app, context.scope, endpoint.dialect, self.spawn
             )
         else:
-            upstream, call = self._router.assign(call, prepared.scope, prepared.route)
+            upstream, call = self.router.assign(call, prepared.scope, prepared.route)
         held = LOG_BYTES if endpoint.document is None else HELD_DOCUMENT_BYTES
         flight = Flight(held, call.deadline, context.caller)
         claim = context.claim
@@ -742,11 +706,11 @@ class Engine:
         elif twin is not None:
             upstream = self._awaiting(context, twin, upstream)
         if identity is not None:
-            self._flights[identity] = flight
+            self.flights[identity] = flight
             if claim is not None:
                 claim.begin(flight)
         pumped = PumpedCall(
-            self._pump,
+            self.pump,
             flight,
             call,
             upstream,
@@ -758,7 +722,7 @@ class Engine:
         )
         if unasked:
             flight.unasked = pumped
-        flight.pump = self._calls.spawn(pumped.run)
+        flight.pump = self.calls.spawn(pumped.run)
         return flight
 
     def _following(
@@ -767,10 +731,10 @@ class Engine:
         """Return the upstream that follows another process's call, or else asks ``upstream``."""
         from headstart.middleware.upstreams.followed import FollowedCall
 
-        assert self._shared is not None
+        assert self.shared is not None
         rescued = self._routes.get(context.prepared.route, NO_ROUTE).rescued
         waiting = self._waiting(context, upstream)
-        return FollowedCall(self._shared, claim, flight, waiting, rescued)
+        return FollowedCall(self.shared, claim, flight, waiting, rescued)
 
     def _awaiting(self, context: RequestContext, twin: Flight, upstream: Upstream) -> Upstream:
         """Return a candidate that gives the twin's whole answer, or else asks ``upstream``."""
@@ -782,13 +746,13 @@ class Engine:
         from headstart.middleware.upstreams.followed import WaitingCall
 
         render = partial(self._render_for, context)
-        return WaitingCall(upstream, context.endpoint.dialect, render, self._options.join_streams)
+        return WaitingCall(upstream, context.endpoint.dialect, render, self.options.join_streams)
 
     def _render_for(self, context: RequestContext, entry: Entry) -> StoredResponse | None:
         """Return an entry that was stored since the lookup; None if it must not answer."""
-        if self._finder is None or self._finder.refuses(context.prepared, entry):
+        if self.finder is None or self.finder.refuses(context.prepared, entry):
             return None
-        return self._responder.render(context, entry, self._clock())
+        return self.responder.render(context, entry, self.clock())
 
     def _join(
         self, context: RequestContext, flight: Flight, compose: Compose | None = None
@@ -796,4 +760,4 @@ class Engine:
         """Join a flight. Await the result to send the answer."""
         self._keep_answer(context)
         early_200_s = self._routes.get(context.prepared.route, NO_ROUTE).early_200_s
-        return self._responder.send_flight(context, flight, early_200_s, compose)
+        return self.responder.send_flight(context, flight, early_200_s, compose)

@@ -13,12 +13,7 @@ from msgspec.structs import replace
 
 from headstart.attempts import CHARS_PER_TOKEN, AttemptCosts, Tokens, sum_costs
 from headstart.dialects.registry import DOCUMENTS
-from headstart.errors import (
-    HeadstartError,
-    UpstreamProtocolError,
-    UpstreamRefused,
-    UpstreamTimeout,
-)
+from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamRefused, UpstreamTimeout
 from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import Observer, StageFailed

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from dataclasses import KW_ONLY, dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
@@ -22,11 +23,10 @@ from headstart.dialects.registry import DIALECTS, claiming
 from headstart.dialects.requests import (
     LONGEST_MODEL,
     decode_object,
-    list_page,
     repeats_keys,
     too_long_model,
 )
-from headstart.dialects.responses_chains import OWN, list_items, read_answer, read_raws
+from headstart.dialects.responses_chains import OWN, list_items, list_page, read_answer, read_raws
 from headstart.errors import (
     Forbidden,
     HeadstartError,
@@ -114,6 +114,7 @@ class RelayPaths:
             raise Forbidden("this path is not cached, and server.relay_paths does not let it pass")
 
 
+@dataclass(eq=False, repr=False)
 class Relay:
     """Passes requests on. A request with a wrong key never reaches the upstream.
 
@@ -124,38 +125,28 @@ class Relay:
     ``ledger`` has the limits of callers' keys.
     """
 
-    def __init__(
-        self,
-        router: Router,
-        *,
-        rules: Sequence[RouteRule] = (),
-        models: ModelLists,
-        kept: KeptResponses | None = None,
-        concurrency: ConcurrencyLimit,
-        spawn: Spawn,
-        clock: Callable[[], float],
-        new_id: Callable[[], str],
-        access: AccessControl,
-        ledger: ClientLedger | None = None,
-        limits: ServerSettings,
-        observer: Observer,
-    ) -> None:
-        self._router = router
-        self._rules = rules
-        self._models = models
-        self._kept = kept
-        self._models_matter = any(rule.model != "*" for rule in rules)
-        self._concurrency = concurrency
-        self._spawn = spawn
-        self._clock = clock
-        self._new_id = new_id
-        self._access = access
-        self._ledger = ledger
-        self._limits = limits
-        self._observer = observer
-        self._values = ValueLimit(limits.max_body_values)
-        self.paths = RelayPaths(limits.relay_paths)
-        """The paths that may be relayed."""
+    router: Router
+    _: KW_ONLY
+    rules: Sequence[RouteRule] = ()
+    models: ModelLists
+    kept: KeptResponses | None = None
+    concurrency: ConcurrencyLimit
+    spawn: Spawn
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+    access: AccessControl
+    ledger: ClientLedger | None = None
+    limits: ServerSettings
+    observer: Observer
+    _models_matter: bool = field(init=False)
+    _values: ValueLimit = field(init=False)
+    paths: RelayPaths = field(init=False)
+    """The paths that may be relayed."""
+
+    def __post_init__(self) -> None:
+        self._models_matter = any(rule.model != "*" for rule in self.rules)
+        self._values = ValueLimit(self.limits.max_body_values)
+        self.paths = RelayPaths(self.limits.relay_paths)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request with the upstream's answer, or with an error of our own.
@@ -163,7 +154,7 @@ class Relay:
         Raises the error if an answer breaks off after its beginning. The server then breaks off the
         client's answer, too.
         """
-        relayed = _RelayedRequest(self._new_id(), scope, send)
+        relayed = _RelayedRequest(self.new_id(), scope, send)
         try:
             await self._relay(relayed, receive)
         except ClientGone:
@@ -175,21 +166,21 @@ class Relay:
                 raise
             await _refuse(relayed, error)
         finally:
-            self._observer.notify(relayed.served(self._clock()))
+            self.observer.notify(relayed.served(self.clock()))
 
     async def _relay(self, relayed: _RelayedRequest, receive: Receive) -> None:
         call = relayed.call = self._call(relayed.id, relayed.scope)
-        if (listed := await self._models.answer(call)) is not None:
+        if (listed := await self.models.answer(call)) is not None:
             age = () if listed.age_s is None else ((b"age", b"%d" % max(0.0, listed.age_s)),)
             return await _tell(relayed, listed.body, b"hit; detail=models", *age)
-        limit_s = deadlines(call.headers, self._limits.deadline_s).whole_s
+        limit_s = deadlines(call.headers, self.limits.deadline_s).whole_s
         caller: _RelayClient | None = None
         try:
             async with asyncio.timeout(limit_s) as timer:
-                caller = _RelayClient(paced(receive, self._limits.body_timeout_s), timer, limit_s)
-                reading = self._spawn(caller.read)
+                caller = _RelayClient(paced(receive, self.limits.body_timeout_s), timer, limit_s)
+                reading = self.spawn(caller.read)
                 try:
-                    async with self._concurrency:
+                    async with self.concurrency:
                         await self._pass_on(relayed, call, caller)
                 finally:
                     reading.cancel()
@@ -205,7 +196,7 @@ class Relay:
 
     def _call(self, request_id: str, scope: Scope) -> Call:
         """Return the call for the upstream. Raises RequestError if it may not be relayed."""
-        caller = self._access.admit(scope)
+        caller = self.access.admit(scope)
         path = raw_path(scope)
         self.paths.check(scope["method"], path)
         if (b"upgrade", b"websocket") in [(n, v.lower()) for n, v in scope["headers"]]:
@@ -241,19 +232,19 @@ class Relay:
         path = call.path.decode("latin-1")
         if counting is not None:
             path = chat_path(DIALECTS[call.dialect], call.model)
-        rule = first_rule(self._rules, model=call.model, path=path, headers=call.headers)
+        rule = first_rule(self.rules, model=call.model, path=path, headers=call.headers)
         caller.limit(self._deadline_of(rule.name, call.headers))
         call = relayed.call = msgspec.structs.replace(call, route=rule.name)
-        if self._ledger is not None:
+        if self.ledger is not None:
             is_free = counting is not None or call.method in _FREE_METHODS
-            relayed.tell_limits(self._ledger)
+            relayed.tell_limits(self.ledger)
             # A provider may read another model than we do.
             known = msgspec.structs.replace(call, model="") if _repeats_keys(call.body) else call
-            await self._ledger.admit_relayed(known, is_free=is_free)
+            await self.ledger.admit_relayed(known, is_free=is_free)
         if counting is None:
-            upstream = self._router.relayed(call.dialect, call.model, rule.name)
+            upstream = self.router.relayed(call.dialect, call.model, rule.name)
         else:
-            found = self._router.untranslated(call.dialect, call.model, rule.name)
+            found = self.router.untranslated(call.dialect, call.model, rule.name)
             if found is None:
                 return await self._count(relayed, call, counting)
             upstream = found
@@ -276,7 +267,7 @@ class Relay:
         """Answer a request for a number of tokens with an estimate. Raises RequestError."""
         self._values.check(call.body)
         document = decode_object(call.body)
-        providers = self._router.providers_for(call.dialect, call.model, call.route)
+        providers = self.router.providers_for(call.dialect, call.model, call.route)
         real = providers[0].real_name(call.model) if providers else call.model
         # The first count for a model loads its tokenizer, and a long prompt takes a while.
         tokens = await asyncio.to_thread(count_prompt, document, real)
@@ -287,14 +278,14 @@ class Relay:
         """Return the call with its body: whole if it must be read, else as it arrives."""
         if not _has_body(call.headers):
             return call
-        kept = self._kept if self._kept is not None and self._kept.checks(call.path) else None
+        kept = self.kept if self.kept is not None and self.kept.checks(call.path) else None
         if kept is not None:
             refuse_compressed(call.headers)
         whole = kept is not None or _count_form(call) is not None
-        decides = self._models_matter or self._router.tells_models_apart(call.dialect)
+        decides = self._models_matter or self.router.tells_models_apart(call.dialect)
         if not (whole or (decides and _is_small_json(call.headers))):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
-        body = await caller.whole_body(self._limits.max_body_bytes if whole else KEPT_BYTES)
+        body = await caller.whole_body(self.limits.max_body_bytes if whole else KEPT_BYTES)
         if kept is not None:
             await kept.check(scope, body)
         if call.deployment:
@@ -304,8 +295,8 @@ class Relay:
         return msgspec.structs.replace(call, body=body, model=call.model or named_model(body))
 
     def _deadline_of(self, route: str, headers: Headers) -> float | None:
-        of_route = self._router.routes.get(route, NO_ROUTE).deadline_s
-        return deadlines(headers, self._limits.deadline_s if of_route is None else of_route).whole_s
+        of_route = self.router.routes.get(route, NO_ROUTE).deadline_s
+        return deadlines(headers, self.limits.deadline_s if of_route is None else of_route).whole_s
 
 
 class _RelayedRequest:
@@ -566,6 +557,7 @@ PAGE = 20
 LARGEST_PAGE = 100
 
 
+@dataclass(eq=False, repr=False)
 class KeptResponses:
     """Answers requests for kept answers of the caller. ``owner`` names the caller of a request.
 
@@ -573,38 +565,28 @@ class KeptResponses:
     provider answers for all other ids.
     """
 
-    def __init__(
-        self,
-        conversations: Conversations,
-        *,
-        observer: Observer,
-        clock: Callable[[], float],
-        access: AccessControl,
-        owner: Callable[[Scope], str | None],
-        dialect: Dialect,
-        new_id: Callable[[], str],
-    ) -> None:
-        self._conversations = conversations
-        self._access = access
-        self._owner = owner
-        self._dialect = dialect
-        self._new_id = new_id
-        self._observer = observer
-        self._clock = clock
+    conversations: Conversations
+    _: KW_ONLY
+    observer: Observer
+    clock: Callable[[], float]
+    access: AccessControl
+    owner: Callable[[Scope], str | None]
+    dialect: Dialect
+    new_id: Callable[[], str]
 
     async def answer(self, scope: Scope, send: Send) -> bool:
         """Answer a request, or return False if it is to be relayed."""
         match = _PATH.fullmatch(raw_path(scope))
         if match is None or scope["method"] == "OPTIONS":
             return False
-        request_id, began, at = self._new_id(), time.perf_counter(), self._clock()
+        request_id, began, at = self.new_id(), time.perf_counter(), self.clock()
         status, code, caller = 200, None, ""
         try:
-            caller = self._access.admit(scope)
+            caller = self.access.admit(scope)
             id = unquote(match[1].decode("latin-1"))
             document = await self._document(scope, id, match[2])
         except HeadstartError as error:
-            status, headers, body = error_response(error, self._dialect, request_id)
+            status, headers, body = error_response(error, self.dialect, request_id)
             code = getattr(error, "code", "error")
             await send_whole(send, status, headers, body)
         else:
@@ -612,11 +594,11 @@ class KeptResponses:
                 return False
             headers = [*_headers(document, b"hit; detail=held", request_id), NO_STORE]
             await send_whole(send, status, headers, document)
-        self._observer.notify(
+        self.observer.notify(
             Served(
                 id=request_id,
                 at=at,
-                endpoint=self._dialect.paths[0],
+                endpoint=self.dialect.paths[0],
                 outcome=Outcome.RELAY,
                 status=status,
                 stream=False,
@@ -634,14 +616,14 @@ class KeptResponses:
 
     async def check(self, scope: Scope, body: bytes) -> None:
         """Raise UnknownReference for a body that names an answer which the caller does not have."""
-        await self._conversations.open(self._owner(scope), body)
+        await self.conversations.open(self.owner(scope), body)
 
     async def _document(self, scope: Scope, id: str, end: bytes | None) -> bytes | None:
         """Return the answer's body; None: the provider has it. Raises UnknownReference."""
-        owner = self._owner(scope)
-        turn = None if owner is None else await self._conversations.find(owner, id)
+        owner = self.owner(scope)
+        turn = None if owner is None else await self.conversations.find(owner, id)
         if turn is None or owner is None:
-            if id.startswith(OWN) or await self._conversations.held_by_others(owner, id):
+            if id.startswith(OWN) or await self.conversations.held_by_others(owner, id):
                 raise _not_found(id)
             return None
         if turn.deleted:
@@ -649,7 +631,7 @@ class KeptResponses:
         if (scope["method"], end) not in _ANSWERED:
             return None
         if scope["method"] == "DELETE":
-            self._conversations.delete(owner, turn)
+            self.conversations.delete(owner, turn)
             return msgspec.json.encode({"id": id, "object": "response", "deleted": True})
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         if end is not None:
@@ -664,7 +646,7 @@ class KeptResponses:
         if query.get("order", "desc") not in ("asc", "desc"):
             raise InvalidRequest("order: must be 'asc' or 'desc'")
         items: list[dict[str, Any]] = []
-        for each in await self._conversations.chain(owner, turn.id) or [turn]:
+        for each in await self.conversations.chain(owner, turn.id) or [turn]:
             items += list_items(read_raws(each.input), each.id)
             answer = None if each is turn else read_answer(each.response)
             items += [msgspec.json.decode(raw) for raw in answer.output] if answer else []

@@ -7,6 +7,7 @@ import contextlib
 import math
 import time
 from collections import OrderedDict
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -49,7 +50,8 @@ Compose: TypeAlias = "Callable[[Flight, Reply, bytes | None], Awaitable[bytes | 
 """Makes the answer for a client from the answer of a flight (None: it is too long to be kept)."""
 JSON = b"application/json"
 NO_STORE = (b"cache-control", b"no-store")
-STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+STREAM_HEADERS = ((b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no"))
+"""They ask proxies not to collect the pieces of a stream, as for compressing it (Caddy)."""
 SANDBOX: Headers = (
     (b"content-security-policy", b"default-src 'none'; sandbox"),
     (b"x-content-type-options", b"nosniff"),
@@ -117,6 +119,7 @@ class RenderedAnswers:
         return self._size
 
 
+@dataclass(eq=False, repr=False)
 class Responder:
     """Sends answers over ASGI. It notes in the context what was sent, and when.
 
@@ -124,12 +127,10 @@ class Responder:
     off for a wrapped app, whose other middleware may add an id of its own.
     """
 
-    def __init__(
-        self, answers: RenderedAnswers, spawn: Spawn, *, names_requests: bool = True
-    ) -> None:
-        self._answers = answers
-        self._spawn = spawn
-        self._names_requests = names_requests
+    answers: RenderedAnswers
+    spawn: Spawn
+    _: KW_ONLY
+    names_requests: bool = True
 
     def render(self, context: RequestContext, entry: Entry, now: float) -> StoredResponse:
         """Return a stored answer, whole or as a stream, as the request asks."""
@@ -143,7 +144,7 @@ class Responder:
         # An entry of another dialect is plain text, and fits.
         fitted = fit(answer, request) if own else answer
         if fitted is answer:
-            rendered = self._answers.rendered(entry, dialect)
+            rendered = self.answers.rendered(entry, dialect)
         else:
             rendered = dialect.render(with_estimate(fitted, entry.origin, dialect))
         # A semantic hit gets its own id, because clients take equal ids for the same answer.
@@ -176,7 +177,7 @@ class Responder:
             (b"content-length", b"%d" % len(body)),
             (b"age", b"%d" % max(0, now - entry.created)),
         )
-        if self._names_requests:
+        if self.names_requests:
             start.append((request_id_header(context.endpoint.dialect), context.id.encode()))
         if request is not None and not request.stream:
             saved = origin.prompt_tokens + origin.completion_tokens
@@ -203,7 +204,7 @@ class Responder:
         reader = flight.join(context.begin_by)
         context.flight = flight
         try:
-            watcher = self._spawn(watch, context.receive, reader.gone)
+            watcher = self.spawn(watch, context.receive, reader.gone)
             try:
                 if early_200_s is None or _heartbeat(context) is None:
                     reply: Reply | None = await reader.reply()
@@ -555,6 +556,8 @@ class _Passing(msgspec.Struct, frozen=True):
     """Takes the values of ``names`` out of the values of all headers."""
     added: Headers
     """Our headers that the upstream did not send."""
+    cache_control: int | None
+    """The place of a stream's ``cache-control`` among ``names``, if the upstream sent it."""
 
 
 def _passing(
@@ -566,11 +569,13 @@ def _passing(
         for place, name in enumerate(names)
         if not (own[name] or replaced(name) or ((stream or sized) and name == b"content-length"))
     ]
+    kept = tuple([names[place] for place in places])
     ours = STREAM_HEADERS if stream else (NO_STORE,)
     return _Passing(
-        tuple([names[place] for place in places]),
+        kept,
         picker(places),
         tuple([pair for pair in ours if pair[0] not in names]),
+        kept.index(b"cache-control") if stream and b"cache-control" in kept else None,
     )
 
 
@@ -606,6 +611,8 @@ def _relayed(
     added = min(len(context.page_headers), len(SANDBOX) + 1)
     found = _passing_by_kind[stream, length is not None, added][names]
     relayed = [*zip(found.names, found.pick(values), strict=True)]
+    if (place := found.cache_control) is not None and b"no-transform" not in relayed[place][1]:
+        relayed[place] = (b"cache-control", relayed[place][1] + b", no-transform")
     relayed += context.page_headers
     relayed += found.added
     if length is not None:

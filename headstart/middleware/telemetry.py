@@ -6,7 +6,6 @@ Loaded only where ``[otel]`` or a variable switches it on. Spans and metrics hol
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ from headstart.decisions import Outcome
 from headstart.errors import MissingExtra
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.observe import Observation, Served
+from headstart.types import Latest
 from headstart.usual_calls import RecentPrompts, machine_name
 
 try:
@@ -128,7 +128,7 @@ class Tracing:
         self._fields = frozenset(name.lower() for name in propagator.fields)
         self._facts: dict[str, dict[str, Any]] = {}
         """The attributes of all spans of calls to an upstream, by its name."""
-        self._open: OrderedDict[str, Span] = OrderedDict()
+        self._open: Latest[str, Span] = Latest(MOST_OPEN)
         """The spans of the attempts whose end is not booked, by their ids."""
 
     @contextmanager
@@ -182,8 +182,6 @@ class Tracing:
             return msgspec.structs.replace(call, headers=headers)
         id = f"{span.get_span_context().span_id:016x}"
         self._open[id] = span
-        if len(self._open) > MOST_OPEN:
-            self._open.popitem(last=False)
         return msgspec.structs.replace(call, headers=headers, span=id)
 
     @staticmethod

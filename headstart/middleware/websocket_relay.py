@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -35,15 +36,7 @@ from headstart.middleware.respond import allowed_headers, answer_handshake, erro
 from headstart.middleware.upstreams.accounting import classify_failure
 from headstart.observe import Observer, Served, SocketTraffic
 from headstart.policies.callers import is_secret
-from headstart.sockets import (
-    ABNORMAL,
-    CLOSE_S,
-    FAILED,
-    GOING_AWAY,
-    RESTART,
-    TOO_BIG,
-    Ending,
-)
+from headstart.sockets import ABNORMAL, CLOSE_S, FAILED, GOING_AWAY, RESTART, TOO_BIG, Ending
 from headstart.types import Call, Headers, Receive, Scope, Send
 
 if TYPE_CHECKING:
@@ -66,6 +59,7 @@ _KEY_PROTOCOL = "openai-insecure-api-key."
 """Beginning of the subprotocol in which browsers send a key, because they can set no header."""
 
 
+@dataclass(eq=False, repr=False)
 class WebSocketRelay:
     """Passes WebSockets on. A WebSocket with a wrong key never reaches the upstream.
 
@@ -75,48 +69,39 @@ class WebSocketRelay:
     the largest size of a message.
     """
 
-    def __init__(
-        self,
-        upstreams_for: Callable[[bytes, str, Headers], Sequence[Sequence[HTTPUpstream]]],
-        *,
-        concurrency: ConcurrencyLimit,
-        spawn: Spawn,
-        new_id: Callable[[], str],
-        access: AccessControl,
-        ledger: ClientLedger | None = None,
-        limits: ServerSettings,
-        observer: Observer,
-        clock: Callable[[], float],
-    ) -> None:
-        self._upstreams_for = upstreams_for
-        self._concurrency = concurrency
-        self._spawn = spawn
-        self._new_id = new_id
-        self._access = access
-        self._ledger = ledger
-        self._limits = limits
-        self._observer = observer
-        self._paths = RelayPaths(limits.relay_paths)
-        self._clock = clock
-        self._open: set[_RelayedSocket] = set()
-        self._stops = False
+    upstreams_for: Callable[[bytes, str, Headers], Sequence[Sequence[HTTPUpstream]]]
+    _: KW_ONLY
+    concurrency: ConcurrencyLimit
+    spawn: Spawn
+    new_id: Callable[[], str]
+    access: AccessControl
+    ledger: ClientLedger | None = None
+    limits: ServerSettings
+    observer: Observer
+    clock: Callable[[], float]
+    _open: set[_RelayedSocket] = field(default_factory=set)
+    _stops: bool = False
+    _paths: RelayPaths = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._paths = RelayPaths(self.limits.relay_paths)
 
     async def handle(
         self, scope: Scope, receive: Receive, send: Send, *, draining: bool = False
     ) -> None:
         """Relay one WebSocket to its end, or refuse its handshake with an HTTP status."""
-        relayed = _RelayedSocket(self._new_id(), scope, receive, send, self._limits, self._spawn)
+        relayed = _RelayedSocket(self.new_id(), scope, receive, send, self.limits, self.spawn)
         error: HeadstartError | None = None
         try:
             call = self._call(relayed.id, scope, draining=draining)
             relayed.caller = call.caller
-            if self._ledger is not None:
+            if self.ledger is not None:
                 # Only in the realtime API is the model fixed for the whole WebSocket.
                 is_fixed = call.path.endswith(b"/realtime")
                 named = call if is_fixed else msgspec.structs.replace(call, model="")
-                await self._ledger.admit_relayed(named, is_free=False)
-            upstreams = self._upstreams_for(call.path, call.model, call.headers)
-            if not self._concurrency.take():
+                await self.ledger.admit_relayed(named, is_free=False)
+            upstreams = self.upstreams_for(call.path, call.model, call.headers)
+            if not self.concurrency.take():
                 raise Overloaded("too many WebSockets are open: server.max_websockets is reached")
             self._open.add(relayed)
             try:
@@ -124,7 +109,7 @@ class WebSocketRelay:
             finally:
                 relayed.over.set_result(None)
                 self._open.discard(relayed)
-                self._concurrency.give_back()
+                self.concurrency.give_back()
         except ClientGone:
             pass
         except (RequestError, UpstreamError) as refusal:
@@ -142,7 +127,7 @@ class WebSocketRelay:
 
     def _call(self, id: str, scope: Scope, *, draining: bool) -> Call:
         """Return the call for the upstream. Raises RequestError if it may not be relayed."""
-        caller = self._access.admit({**scope, "headers": with_key_header(scope)})
+        caller = self.access.admit({**scope, "headers": with_key_header(scope)})
         path = raw_path(scope)
         self._paths.check("GET", path)
         if draining or self._stops:
@@ -170,8 +155,8 @@ class WebSocketRelay:
 
     def _book(self, relayed: _RelayedSocket, error: HeadstartError | None) -> None:
         total_s = time.perf_counter() - relayed.started
-        at = self._clock() - total_s
-        self._observer.notify(
+        at = self.clock() - total_s
+        self.observer.notify(
             Served(
                 id=relayed.id,
                 at=at,

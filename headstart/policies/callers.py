@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 from headstart.attempts import Tokens
 from headstart.dialects.registry import PROTOCOL_HEADERS
 from headstart.errors import OverLimit
-from headstart.types import Charge, Charged, Headers
+from headstart.types import Charge, Charged, Headers, read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 # --- what headers say about the caller ------------------------------------------------------------
 
+_VOCABULARY = read_vocabulary(__name__)
 T = TypeVar("T")
 MEMO_NAMES = 1024
 MOST_NAMES, NAMES_BYTES = 64, 2048
@@ -94,56 +95,20 @@ def _names(text: str) -> frozenset[bytes]:
     return frozenset(text.encode().split())
 
 
-_SILENT = PROTOCOL_HEADERS | _names(  # the headers of the protocol are part of every cache key
-    # How the body is written and what answer is wanted (RFC 9110, 9111, 9213, 9218).
-    "accept accept-charset accept-encoding accept-language cache-control content-digest "
-    "content-disposition content-encoding content-language content-length content-md5 "
-    "content-type date digest expect if-match if-modified-since if-none-match if-range "
-    "if-unmodified-since pragma priority range repr-digest want-digest "
-    # Headers of one connection.
-    "connection http2-settings keep-alive max-forwards proxy-connection te trailer "
-    "transfer-encoding upgrade "
-    # Facts about the browser and the page.
-    "alt-used device-memory dnt downlink dpr early-data ect origin referer rtt save-data sec-gpc "
-    "sec-purpose upgrade-insecure-requests user-agent viewport-width width x-requested-with "
-    # Names of one request, for logs, traces and retries.
-    "b3 baggage correlation-context correlation-id elastic-apm-traceparent fly-request-id "
-    "grpc-trace-bin idempotency-key langsmith-trace ms-cv newrelic request-context request-id "
-    "sentry-trace trace-id traceparent traceresponse tracestate uber-trace-id x-amzn-requestid "
-    "x-amzn-trace-id x-azure-ref x-b3-flags x-b3-parentspanid x-b3-sampled x-b3-spanid "
-    "x-b3-traceid x-claude-code-session-id x-client-request-id x-cloud-trace-context "
-    "x-correlation-id x-datadog-origin x-datadog-parent-id x-datadog-sampling-priority "
-    "x-datadog-tags x-datadog-trace-id x-honeycomb-trace x-idempotency-key x-instana-l "
-    "x-instana-s x-instana-t x-litellm-call-id x-ms-client-request-id x-ms-request-id "
-    "x-ot-span-context x-queue-start x-railway-request-id x-request-id x-request-start "
-    "x-retry-count x-span-id x-trace-id x-vercel-id "
-    # The path through proxies.
-    "cdn-loop cf-ray cf-visitor via x-amz-cf-id x-envoy-attempt-count "
-    "x-envoy-expected-rq-timeout-ms x-forwarded-port x-forwarded-prefix x-forwarded-proto "
-    "x-forwarded-scheme x-forwarded-server x-forwarded-ssl x-scheme "
-    # Facts about client libraries and apps.
-    "anthropic-dangerous-direct-browser-access http-referer openai-beta x-client-name "
-    "x-client-version x-fern-language x-fern-platform x-fern-runtime x-fern-runtime-version "
-    "x-fern-sdk-name x-fern-sdk-version x-goog-api-client x-goog-request-params "
-    "x-openrouter-categories x-openrouter-title x-server-timeout x-stainless-arch "
-    "x-stainless-async x-stainless-custom-event-handler x-stainless-custom-poll-interval "
-    "x-stainless-helper x-stainless-helper-method x-stainless-lang x-stainless-os "
-    "x-stainless-package-version x-stainless-poll-helper x-stainless-raw-response "
-    "x-stainless-read-timeout x-stainless-retry-count x-stainless-runtime "
-    "x-stainless-runtime-version x-stainless-stream-helper x-stainless-timeout x-title "
-)
+_SILENT = PROTOCOL_HEADERS | _names(_VOCABULARY["silent_headers"])
+"""The headers of the protocol say nothing, because they are part of every cache key."""
 _SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
 """Prefixes of names that only browsers may set, or that never reach an upstream."""
+_TRACE_ENDINGS = (b"span-id", b"spanid", b"trace-id", b"traceid", b"traceparent", b"tracestate")
+"""Endings of the names in which tracers, each with a prefix of its own, name one request."""
+_SIGNATURES = _names("x-vercel-proxy-signature x-vercel-proxy-signature-ts")
+"""Headers in which an app's host signs each request. They are secrets, but not the caller's."""
 _HOSTS = _names("host x-forwarded-host")
 """Headers with the host name that was asked for. An app may have a tenant for each host name."""
-_ADDRESSES = _names(
-    "cf-connecting-ip cf-connecting-ipv6 cf-ipcountry client-ip fastly-client-ip fly-client-ip "
-    "forwarded true-client-ip x-appengine-user-ip x-azure-clientip x-azure-socketip x-client-ip "
-    "x-cluster-client-ip x-envoy-external-address x-forwarded x-forwarded-for "
-    "x-original-forwarded-for x-real-ip"
-)
-"""Headers with the address of the caller. Many callers may have one address, so it is used only if
-nothing else identifies the caller."""
+_ADDRESSES = _names(_VOCABULARY["address_headers"])
+_ADDRESS_BEGINNINGS = (b"cloudfront-viewer-", b"x-vercel-ip-")
+"""Headers with the address of the caller, or its place. Many callers may have one address, so it is
+used only if nothing else identifies the caller."""
 
 _ROUTING_COOKIES = re.compile(
     rb"__cf_bm|_cfuvid|__cflb|__cfruid|__cfseq.*|_abck|ak_bmsc|bm_(?:sv|sz|mi|so|s)"
@@ -157,16 +122,9 @@ _SILENT_PARAMETERS = _names("$.xgafv $alt $prettyprint alt api-version beta pret
 _PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
 _PLAIN_VALUE = re.compile(rb"[A-Za-z0-9._-]{0,32}")
 
-_SECRET_WORDS = _names(
-    "assertion auth authentication authorization authz bearer cookie credential "
-    "credentials dpop jwt oauth passphrase passwd password pwd secret session sessionid sid sig "
-    "signature"
-)
+_SECRET_WORDS = _names(_VOCABULARY["secret_words"])
 _SECRET_ENDINGS = (b"key", b"token")
-_OPEN_SESSIONS = _names(
-    "helicone-session-id helicone-session-name helicone-session-path session_id "
-    "x-litellm-session-id x-session-affinity"
-)
+_OPEN_SESSIONS = _names(_VOCABULARY["session_headers"])
 """Headers in which agents and proxies name a conversation, for logs and prompt caches."""
 _OPENCODE_SESSION = re.compile(rb"ses_[0-9A-Za-z]{20,64}")
 _OPENCODE_HEADERS = _names("session-id x-session-affinity x-session-id")
@@ -185,12 +143,18 @@ def tells_callers_apart(name: bytes, *, include_host: bool) -> bool:
     """
     if name in _HOSTS:
         return include_host
-    return not (name in _SILENT or name in _ADDRESSES or name.startswith(_SILENT_BEGINNINGS))
+    return not (
+        name in _SILENT
+        or name.startswith(_SILENT_BEGINNINGS)
+        or name.endswith(_TRACE_ENDINGS)
+        or name in _SIGNATURES
+        or tells_address(name)
+    )
 
 
 def tells_address(name: bytes) -> bool:
     """Tell whether a header (lower case) says from which address a call came."""
-    return name in _ADDRESSES
+    return name in _ADDRESSES or name.startswith(_ADDRESS_BEGINNINGS)
 
 
 def identifying_cookies(value: bytes) -> bytes:

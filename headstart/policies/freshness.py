@@ -18,7 +18,7 @@ import msgspec
 
 from headstart.errors import InvalidRequest
 from headstart.settings import COMPRESSION_MODES, CompressionMode
-from headstart.types import Frozen, Headers
+from headstart.types import Frozen, Headers, read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -41,71 +41,6 @@ class QuestionClass(StrEnum):
     STABLE = "stable"
 
 
-_LIVE = {
-    r"(?:right|just|as of) now": "now",
-    r"(?:is|are|am|'s) (?:\S+ ){1,6}now\s*\?": "now",
-    r"at (?:the|this) moment": "moment",
-    r"currently": "currently",
-    r"what time is it|what day is (?:it|today)|what(?:'s| is) today'?s? date|current time": (
-        "time day date"
-    ),
-    r"(?:what(?:'s| is) the )?time (?:in [a-z]+\s*\??$|now)": "time",
-    r"what(?:'s| is) the time\s*[?.!]*$": "time",
-    r"weather|forecast|temperature (?:outside|today)": "weather forecast temperature",
-    r"(?:is|will) it (?:be )?(?:rain|snow|cold|hot|sunny|wind)\w*": "it",
-    r"(?:live|current|final|latest|game|match|football|soccer|basketball|baseball) scores?": (
-        "score scores"
-    ),
-    r"score of the [^.?!]*(?:game|match)|who(?:'s| is) (?:winning|leading)": (
-        "score winning leading"
-    ),
-    r"who won (?:today|tonight|yesterday|last night)": "won",
-    r"(?:stock|share|market|gas|fuel|oil|gold|silver|bitcoin|crypto) prices?|price of": (
-        "price prices"
-    ),
-    r"stock(?:s)? (?:trading|doing|worth)|(?:trading|selling) (?:at|for)": (
-        "stock stocks trading selling"
-    ),
-    r"(?:exchange|conversion|mortgage|interest|today'?s) rates? (?:today|now|between|from)": (
-        "rate rates"
-    ),
-    r"today'?s (?:news|headlines|price|rate|score)s?|breaking news|news (?:today|now)": (
-        "today todays news"
-    ),
-    r"traffic (?:like|on|to|in)|(?:flight|train|bus|order|delivery|service) status": (
-        "traffic status"
-    ),
-    r"open (?:now|yet|tonight)": "open",
-    r"(?:^|(?<=[.?!,] ))(?:is|are) (?:\S+ ){1,5}open(?: today)?\s*[?.!]*$": "open",
-    r"in stock|(?:any|many) (?:seats?|rooms?|tickets?|tables?) (?:left|available|free)": (
-        "stock left available free"
-    ),
-}
-"""Patterns of questions. Beside each pattern are words; every match contains at least one of
-them."""
-_PERIODS = (
-    r"morning|afternoon|evening|night|week(?:end)?|month|quarter|year|season"
-    r"|(?:mon|tues|wednes|thurs|fri|satur|sun)day"
-)
-_CHANGING = (
-    r"president|prime minister|ceo|leader|champion|version|release|laws?|rules?|rates?|prices?"
-    r"|state|events?|situation|year|records?"
-)
-_DATED = {
-    r"today(?:'?s)?|tonight(?:'?s)?|tomorrow(?:'?s)?|yesterday(?:'?s)?": (
-        "today todays tonight tonights tomorrow tomorrows yesterday yesterdays"
-    ),
-    rf"(?:this|next|last|past|coming) (?:{_PERIODS})(?:'?s)?": "this next last past coming",
-    r"latest|newest|most recent|recent|recently|up[- ]to[- ]date|so far": (
-        "latest newest recent recently date far"
-    ),
-    rf"current (?:\w+ )?(?:{_CHANGING})": "current",
-    r"news|headlines|upcoming|nowadays|these days|as of 20\d\d": (
-        "news headlines upcoming nowadays days as"
-    ),
-    r"(?:has|have) (?:\S+ ){1,6}(?:yet|been released|come out)": "has have",
-    r"when (?:is|will) (?:\S+ ){0,6}(?:next|be released|come out)": "when",
-}
 _APART = bytes(code if chr(code).isalnum() else ord(" ") for code in range(128)).ljust(256)
 """Replaces every ASCII character that is not a letter or digit by a space."""
 
@@ -119,12 +54,21 @@ class _Words(NamedTuple):
     pattern: re.Pattern[str]
 
 
-def _class_words(kind: QuestionClass, patterns: Mapping[str, str]) -> _Words:
-    signs = frozenset(" ".join(patterns.values()).encode().split())
-    return _Words(kind, signs, re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)"))
+def _class_words(kind: QuestionClass, questions: str) -> _Words:
+    """Read a list of questions, where each line is "signs: pattern"."""
+    rows = [line.split(": ", 1) for line in questions.splitlines() if line]
+    signs = " ".join(signs for signs, _ in rows)
+    patterns = "|".join(pattern for _, pattern in rows)
+    return _Words(
+        kind, frozenset(signs.encode().split()), re.compile(rf"(?<!\w)(?:{patterns})(?!\w)")
+    )
 
 
-_TABLE = (_class_words(QuestionClass.LIVE, _LIVE), _class_words(QuestionClass.DATED, _DATED))
+_VOCABULARY = read_vocabulary(__name__)
+_TABLE = (
+    _class_words(QuestionClass.LIVE, _VOCABULARY["live_questions"]),
+    _class_words(QuestionClass.DATED, _VOCABULARY["dated_questions"]),
+)
 
 
 def question_class(text: str) -> QuestionClass:

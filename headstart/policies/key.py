@@ -35,7 +35,16 @@ from headstart.policies.guards.words import (
     stems_of,
     word_texts,
 )
-from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn, words_of
+from headstart.types import (
+    CacheKey,
+    ChatRequest,
+    Frozen,
+    Headers,
+    Latest,
+    Turn,
+    read_vocabulary,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -590,14 +599,7 @@ MOST_CHARS = 16_384
 """The most characters of a history that is compared by meaning. A longer one must be equal. The
 history is stored with the entry, so its size matters."""
 
-_COURTEOUS = words_of("""
-    thanks thank you thx ta cheers ok okay k great lovely perfect brilliant cool nice good ah oh
-    oops ha haha lol hi hello hey morning afternoon evening welcome glad alright awesome excellent
-    super very so a lot that's that is all much for your the help helping i i'll will appreciate it
-    wonderful no problem worries you're well then there go ahead carry on hmm um er yay phew amazing
-    fantastic anytime any time pleasure my gotcha of course got understood noted to hear hold bear
-    with me one moment second just
-""")
+_COURTEOUS = words_of(read_vocabulary(__name__)["courteous_words"])
 _LONGEST_COURTESY = 8
 
 _QUESTION_WORDS = words_of("""

@@ -445,8 +445,10 @@ async def test_items_outlive_the_process(tmp_path: Path) -> None:
     provider = VectorProvider()
     cache = {"store": f"sqlite:///{tmp_path / 'kept.db'}"}
     texts = [f"text {n}" for n in range(600)]
-    async with before(provider, cache=cache) as gateway:
-        url = gateway.parts[0].settings.upstream[0].base_url
+    async with (
+        serving(provider) as url,
+        sidecar(upstream={"base_url": url}, cache=cache) as gateway,
+    ):
         await embed(gateway, texts)
     async with sidecar(upstream={"base_url": url}, cache=cache) as gateway:
         reply = await embed(gateway, texts[::-1])

@@ -1,4 +1,7 @@
-"""Providers whose answers have a wrong media type, or bytes that official clients skip."""
+"""Providers whose answers have a wrong media type, or bytes that official clients skip.
+
+And headers that keep the proxies between Headstart and a client from collecting a stream.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +70,27 @@ async def test_such_a_stream_says_to_the_client_that_it_is_one(begun: bytes) -> 
         miss = await proxy.ask(stream=True)
     assert (miss.status, miss.headers["content-type"]) == (200, "text/event-stream")
     assert miss.body == begun + STREAM
+
+
+@pytest.mark.parametrize(
+    ("sent", "passed"),
+    [
+        (b"", "no-cache, no-transform"),
+        (b"cache-control: no-cache\r\n", "no-cache, no-transform"),
+        (b"cache-control: private, max-age=0\r\n", "private, max-age=0, no-transform"),
+        (b"cache-control: no-transform, no-cache\r\n", "no-transform, no-cache"),
+    ],
+)
+async def test_proxies_are_asked_not_to_compress_a_stream(sent: bytes, passed: str) -> None:
+    # Node's "compression" would collect its events, and OpenAI's client would see none in time.
+    kind = b"content-type: text/event-stream\r\n"
+    provider = RawUpstream(answer(kind + sent, STREAM))
+    async with raw_upstream(provider) as url, proxied(provider={"base_url": url}) as proxy:
+        miss = await proxy.ask("Sky?", stream=True)
+        hit = await proxy.ask("Sky?", stream=True)
+    assert (miss.headers["cache-control"], miss.headers["x-accel-buffering"]) == (passed, "no")
+    assert hit.headers["x-cache"] == "HIT"
+    assert hit.headers["cache-control"] == "no-cache, no-transform"
 
 
 @pytest.mark.parametrize("responses", [False, True], ids=["untouched", "translated"])

@@ -74,7 +74,8 @@ def test_committed_model_keeps_fp32_fidelity(encoder: OnnxEncoder) -> None:
 
 def test_kernels_that_round_otherwise_are_off(encoder: OnnxEncoder) -> None:
     # They exist only for processors with SME, which the tests do not have.
-    chosen = encoder._session.get_session_options()
+    assert encoder._model is not None
+    chosen = encoder._model.session.get_session_options()
     assert chosen.get_session_config_entry("mlas.disable_kleidiai") == "1"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from headstart.embeddings.encoder import DEFAULT_MODEL, GRAPH_FILE, LazyEncoder, OnnxEncoder
+from headstart.embeddings.encoder import DEFAULT_MODEL, GRAPH_FILE, OnnxEncoder
 from headstart.errors import ConfigError, EncoderError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ asyncio.run(main())
 
 
 def test_a_lazy_encoder_encodes_like_the_encoder_whichever_caller_is_first() -> None:
-    lazy, own = LazyEncoder(max_tokens=64), OnnxEncoder(max_tokens=64)
+    lazy, own = OnnxEncoder(max_tokens=64, lazy=True), OnnxEncoder(max_tokens=64)
     assert (lazy.namespace, lazy.dimension) == (own.namespace, own.dimension)
     texts = ["How do I reset my password?", "What is a hedge?"] * 4
     with ThreadPoolExecutor(4) as threads:
@@ -63,12 +63,12 @@ def test_a_lazy_encoder_encodes_like_the_encoder_whichever_caller_is_first() -> 
 
 def test_a_wrong_folder_is_told_at_the_start_and_a_broken_model_later(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"encoder\.model"):
-        LazyEncoder(tmp_path)
+        OnnxEncoder(tmp_path, lazy=True)
     folder = tmp_path / "broken"
     shutil.copytree(DEFAULT_MODEL, folder)
     (folder / GRAPH_FILE).write_bytes(b"no graph")
     with pytest.raises(EncoderError, match="export it again"):
-        LazyEncoder(folder).encode("a question")
+        OnnxEncoder(folder, lazy=True).encode("a question")
 
 
 def test_a_server_loads_it_with_the_first_question_that_is_compared(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -18,8 +18,9 @@ from headstart.config.loading import load_settings
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import ConfigError, StoreError
 from headstart.middleware.admin import admin_app
-from headstart.middleware.admin_front import AdminState
+from headstart.middleware.admin_front import AdminState, EngineParts
 from headstart.middleware.concurrency import ConcurrencyLimit
+from headstart.middleware.flights import Flights
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import Observers, RecentRequests
 from headstart.policies.callers import OriginRules
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import Store
     from headstart.types import StoreStats
-    from headstart.usual_calls import Machine
 
 pytestmark = pytest.mark.anyio
 
@@ -328,7 +328,7 @@ async def test_entries_are_deleted_by_their_age() -> None:
     now = time.time()  # noqa: TID251 - the server's
     store = MemoryStore(clock=lambda: now)
     await store.append([put(str(age), created=now - age) for age in (10, 1000, 10_000)])
-    async with administered(Parts(store)) as running:
+    async with administered(parts_of(store)) as running:
         reply = await running.call("DELETE", "/_headstart/cache?older_s=900")
         assert decode(reply) == {"deleted": 2}
     assert [entry and entry.id for entry in await store.load(["10", "1000"])] == ["10", None]
@@ -403,20 +403,21 @@ async def test_a_body_that_is_nested_too_deeply_is_refused(local: Sidecar, path:
 # --- parts that are absent or fail -----------------------------------------------------------
 
 
-@dataclass
-class Parts:
-    """An engine whose cache is off."""
-
-    store: Store
-    cache: None = None
-    encoder: None = None
-    hit_decider: None = None
-    concurrency: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
-    relays: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
-    sockets: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
-    ledger: None = None
-    states: None = None
-    machines: dict[str, Machine] = field(default_factory=dict)
+def parts_of(store: Store) -> EngineParts:
+    """Return the parts of an engine whose cache is off."""
+    return EngineParts(
+        store=store,
+        cache=None,
+        encoder=None,
+        hit_decider=None,
+        flights=Flights(),
+        concurrency=ConcurrencyLimit(1, 1),
+        relays=ConcurrencyLimit(1, 1),
+        sockets=ConcurrencyLimit(1, 1),
+        ledger=None,
+        states=None,
+        machines={},
+    )
 
 
 class SilentStore(MemoryStore):
@@ -438,7 +439,7 @@ class HangingStore(MemoryStore):
 
 
 @contextlib.asynccontextmanager
-async def administered(engine: Parts | None) -> AsyncIterator[Sidecar]:
+async def administered(engine: EngineParts | None) -> AsyncIterator[Sidecar]:
     """Run the admin app alone."""
     state = AdminState(
         engine=lambda: engine,
@@ -464,7 +465,7 @@ async def test_before_the_engine_has_started_it_lives_but_is_not_ready() -> None
 
 
 async def test_with_a_store_that_fails_it_serves_degraded_and_metrics_go_on() -> None:
-    async with administered(Parts(SilentStore())) as running:
+    async with administered(parts_of(SilentStore())) as running:
         reply = await running.get("ready")
         assert (reply.status, decode(reply)["status"]) == (200, "degraded")
         assert len(decode(reply)["reasons"]) == 1
@@ -490,7 +491,7 @@ async def test_readiness_tells_a_store_that_cannot_be_written(*, entries: bool) 
 
     store = FullStore(clock=lambda: 0.0)
     charge = Charge("counter", 1, expires=1.0)
-    async with administered(Parts(store)) as running:
+    async with administered(parts_of(store)) as running:
         for full, status in ((True, "degraded"), (False, "ready")):
             store.full = full
             for write in (store.append([put("one")]), store.charge([charge])):
@@ -502,7 +503,7 @@ async def test_readiness_tells_a_store_that_cannot_be_written(*, entries: bool) 
 
 
 async def test_readiness_does_not_wait_for_a_store_that_hangs() -> None:
-    async with administered(Parts(HangingStore(clock=lambda: 0.0))) as running:
+    async with administered(parts_of(HangingStore(clock=lambda: 0.0))) as running:
         reply = await running.get("ready")
         assert (reply.status, decode(reply)["status"]) == (200, "degraded")
 
@@ -510,7 +511,7 @@ async def test_readiness_does_not_wait_for_a_store_that_hangs() -> None:
 async def test_entries_can_be_deleted_while_the_cache_is_off() -> None:
     store = MemoryStore(clock=lambda: 0.0)
     await store.append([put("one"), put("two", tags=("t",))])
-    async with administered(Parts(store)) as running:
+    async with administered(parts_of(store)) as running:
         reply = await running.call("DELETE", "/_headstart/cache?tag=t")
         assert decode(reply) == {"deleted": 1}
     assert await store.load(["two"]) == [None]

@@ -286,7 +286,7 @@ class Client:
 
     async def in_flight(self, clients: int) -> None:
         """Wait until so many callers share the calls in flight."""
-        await in_flight(self.wrapped._engines[asyncio.get_running_loop()].engine._flights, clients)
+        await in_flight(self.wrapped._engines[asyncio.get_running_loop()].engine.flights, clients)
 
     async def post(self, path: str, token: str = "ann", body: Any = ASK, **headers: str) -> Reply:
         own = {"authorization": f"Bearer {token}", **headers}

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from headstart.factory import Parts
     from headstart.interfaces import DraftJudge, Store
+    from headstart.middleware.admin_front import EngineParts
     from headstart.settings import RouteSettings
     from headstart.types import ChatRequest, Completion
 
@@ -199,7 +199,7 @@ async def test_a_cascade_keeps_what_it_learned_over_a_restart(tmp_path: Path) ->
         name = "all: cascade(fast,slow)"
         kept: list[bytes | None] = []
 
-        def look(parts: Parts) -> None:
+        def look(parts: EngineParts) -> None:
             stores.append(parts.store)
 
         stores: list[Store] = []

@@ -416,7 +416,7 @@ async def test_equal_questions_in_flight_call_the_app_once() -> None:
             both = [group.create_task(ask_app(session, url)) for _ in range(2)]
             await until(lambda: counted.asked == 1)
             assert wrapped._engines
-            await in_flight(wrapped._engines[asyncio.get_running_loop()].engine._flights, 2)
+            await in_flight(wrapped._engines[asyncio.get_running_loop()].engine.flights, 2)
             release.set()
         assert sorted(task.result().headers["cache-status"] for task in both) == [
             "headstart; fwd=miss; collapsed; detail=joined",

@@ -393,7 +393,7 @@ async def test_the_cost_of_a_call_is_told_once_however_many_requests_share_it() 
         assert proxy.app._engines
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(proxy.ask()) for _ in range(3)]
-            await in_flight(proxy.app._engines[asyncio.get_running_loop()].engine._flights, 3)
+            await in_flight(proxy.app._engines[asyncio.get_running_loop()].engine.flights, 3)
             upstream.hold.release()
             upstream.hold.release()
         costs = [each.result().headers.get("x-headstart-cost") for each in asked]

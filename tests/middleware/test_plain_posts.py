@@ -131,6 +131,25 @@ async def test_they_are_the_calls_of_the_client_library(
     assert seen[0] == seen[1]
 
 
+async def test_tracers_and_tools_for_tests_see_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They replace ``ClientSession._request``, before or after the upstream opens its session."""
+    plain, seen = aiohttp.ClientSession._request, []
+
+    async def traced(session: Any, method: str, url: Any, **options: Any) -> Any:
+        headers = [*options.pop("headers"), ("traceparent", "00-of-the-tracer")]
+        seen.append((method, url.path))
+        return await plain(session, method, url, headers=headers, **options)
+
+    provider = Provider(OK)
+    async with upstream_of(provider) as upstream:
+        await ask(upstream)
+        monkeypatch.setattr(aiohttp.ClientSession, "_request", traced)
+        assert (await ask(upstream))[0] == 200
+    assert seen == [("POST", "/v1/chat/completions")]
+    assert provider.read.count(b"traceparent: 00-of-the-tracer") == 1
+    assert provider.connections == 1
+
+
 @pytest.mark.parametrize("itself", [True, False])
 async def test_without_an_answer_the_connection_is_closed(
     monkeypatch: pytest.MonkeyPatch, *, itself: bool

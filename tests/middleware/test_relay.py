@@ -27,7 +27,7 @@ from support.serving import serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headstart.factory import Parts
+    from headstart.middleware.admin_front import EngineParts
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ PLAIN = [
 class Gate:
     """A gateway before a raw upstream."""
 
-    def __init__(self, url: str, parts: list[Parts]) -> None:
+    def __init__(self, url: str, parts: list[EngineParts]) -> None:
         self.url, self.parts = url, parts
 
     @property
@@ -73,7 +73,7 @@ async def relaying(upstream: RawUpstream, path: str = "", **server: Any) -> Asyn
         dotted |= {"cache.store": "memory:", "cache.mode": "exact-only"}
         dotted["upstream"] = [{"name": "raw", "base_url": base + path}]
         settings = await asyncio.to_thread(load_settings, None, {}, dotted)
-        parts: list[Parts] = []
+        parts: list[EngineParts] = []
         app = build_gateway(
             settings, not_found, observers=Observers([Recorder()]), on_start=parts.append
         )

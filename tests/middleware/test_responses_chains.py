@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from headstart.dialects.requests import list_page
 from headstart.dialects.responses_chains import (
     StreamTail,
     list_items,
+    list_page,
     portable,
     read_answer,
     read_asked,

@@ -73,6 +73,7 @@ def test_a_complete_success_is_stored_and_an_unusual_one_if_it_says_how_long(
         ({"cache_control": 'no-cache="set-cookie"'}, "cache-control"),
         ({"cache_control": "max-age=60,, no-store ;x"}, "cache-control"),
         ({"cache_control": "no-cache", "content_type": "Text/Event-Stream; charset=x"}, None),
+        ({"cache_control": "no-cache, no-transform", "content_type": EVENTS}, None),
         ({"cache_control": "no-cache, no-store", "content_type": EVENTS}, "cache-control"),
         ({"cache_control": "private, no-cache", "content_type": EVENTS}, "cache-control"),
         ({"cache_control": 'no-cache="x-user"', "content_type": EVENTS}, "cache-control"),

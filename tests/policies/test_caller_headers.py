@@ -17,7 +17,7 @@ SECRETS = """
     x-portkey-api-key x-portkey-virtual-key helicone-auth proxy-authorization x-access-token
     x-amz-security-token x-forwarded-access-token x-csrf-token x-vault_token x-secret x-jwt
     dpop x-session x-sid x-passwd x-session-id x-amz-signature x-goog-iap-jwt-assertion
-    x-github-token2 x-fern-token x-stainless-key sessionkey
+    x-vercel-proxy-signature x-github-token2 x-fern-token x-stainless-key sessionkey
 """
 OPEN = """
     accept content-type user-agent idempotency-key x-idempotency-key x-request-id traceparent

@@ -22,7 +22,7 @@ from support.simulated import in_flight
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headstart.factory import Parts
+    from headstart.middleware.admin_front import EngineParts
     from headstart.observe import Observation
     from headstart.types import ASGIApp
 
@@ -45,7 +45,7 @@ class Reply:
 class RunningParts:
     """Waits for what happens in the parts of a running gateway."""
 
-    parts: list[Parts]
+    parts: list[EngineParts]
 
     async def indexed(self, count: int) -> None:
         """Wait until so many entries can be found by meaning."""
@@ -70,7 +70,7 @@ class Proxied(RunningParts):
     app: ASGIApp | None = None
     observed: list[Observation] = field(default_factory=list)
     seen: asyncio.Condition = field(default_factory=asyncio.Condition)
-    parts: list[Parts] = field(default_factory=list)
+    parts: list[EngineParts] = field(default_factory=list)
 
     def notify(self, observation: Observation) -> None:
         self.observed.append(observation)

@@ -19,7 +19,7 @@ from support.serving import bind_free_port, serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headstart.factory import Parts
+    from headstart.middleware.admin_front import EngineParts
 
 EMBED = b'{"model":"embed","input":["a"]}'
 
@@ -41,7 +41,7 @@ def request(
 class RelayingGateway:
     """A gateway before several upstreams."""
 
-    def __init__(self, url: str, parts: list[Parts], seen: Sequence[object]) -> None:
+    def __init__(self, url: str, parts: list[EngineParts], seen: Sequence[object]) -> None:
         self.url, self.parts, self._seen = url, parts, seen
 
     @property
@@ -89,7 +89,7 @@ async def relay_to(
                 **dotted,
             },
         )
-        parts: list[Parts] = []
+        parts: list[EngineParts] = []
         recorder = Recorder()
         app = build_gateway(
             settings, not_found, observers=Observers([recorder]), on_start=parts.append

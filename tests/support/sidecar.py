@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from headstart.decisions import Label, Outcome
-    from headstart.factory import Parts
     from headstart.lab.simulator.faults import Fault
+    from headstart.middleware.admin_front import EngineParts
     from headstart.types import ASGIApp
 
 PROMPT = "How can I sign up for ChatGPT?"
@@ -66,7 +66,7 @@ class Sidecar(RunningParts):
     session: aiohttp.ClientSession
     recorder: Recorder
     observers: Observers
-    parts: list[Parts]
+    parts: list[EngineParts]
 
     @property
     def served(self) -> list[Served]:

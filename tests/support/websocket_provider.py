@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
     from websockets.http11 import Request, Response
 
-    from headstart.factory import Parts
+    from headstart.middleware.admin_front import EngineParts
     from headstart.middleware.asgi import Gateway
 
 
@@ -96,7 +96,9 @@ class Provider:
 class Before:
     """A gateway before the provider."""
 
-    def __init__(self, url: str, app: Gateway, recorder: Recorder, parts: list[Parts]) -> None:
+    def __init__(
+        self, url: str, app: Gateway, recorder: Recorder, parts: list[EngineParts]
+    ) -> None:
         self.url, self.app, self.recorder, self.parts = url, app, recorder, parts
 
     @property
@@ -146,7 +148,7 @@ async def before(
         dotted["upstream"] = [upstream, *others]
         dotted["route"] = list(routes)
         settings = await asyncio.to_thread(load_settings, None, {}, dotted)
-        parts: list[Parts] = []
+        parts: list[EngineParts] = []
         recorder = Recorder()
         app = build_gateway(
             settings,

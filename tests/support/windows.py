@@ -73,6 +73,8 @@ def become_windows() -> None:
         setattr(asyncio.unix_events._UnixSelectorEventLoop, each, refuse)
     asyncio.ProactorEventLoop = asyncio.SelectorEventLoop  # type: ignore[attr-defined]
     os.O_BINARY = 0  # type: ignore[attr-defined]
+    # Python 3.13 chose the form for Linux when it started, which asks sched_getaffinity.
+    os.process_cpu_count = os.cpu_count  # type: ignore[attr-defined,unused-ignore]
     socket.SO_EXCLUSIVEADDRUSE = socket.SO_REUSEADDR  # type: ignore[attr-defined]
     sys.platform = "win32"
 

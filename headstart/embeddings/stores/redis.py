@@ -42,6 +42,7 @@ import contextlib
 import math
 import secrets
 import time
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import msgspec
@@ -134,6 +135,7 @@ if redis.call('HGET', lease, 'token') == ARGV[2] then redis.call('DEL', lease) e
 LEASE_SCRIPTS = (FIND_OR_LEASE, RENEW, RELEASE)
 
 
+@dataclass(eq=False, repr=False)
 class RedisExchange:
     """A CallExchange in the Redis of a store.
 
@@ -142,32 +144,23 @@ class RedisExchange:
     StoreError.
     """
 
-    def __init__(
-        self,
-        client: Redis,
-        prefix: str,
-        run: Callable[..., Coroutine[Any, Any, Any]],
-        unpack: Callable[[bytes | None, str], Entry | None],
-        failing_fast: Callable[[], AbstractContextManager[None]],
-        *,
-        in_cluster: bool = False,
-    ) -> None:
-        self._client = client
-        self._prefix = prefix
-        self._run = run
-        self._unpack = unpack
-        self._failing_fast = failing_fast
-        self._in_cluster = in_cluster
-        self._listens = False
-        self._checked = 0.0
-        self.address = secrets.token_hex(8)
+    client: Redis
+    prefix: str
+    run: Callable[..., Coroutine[Any, Any, Any]]
+    unpack: Callable[[bytes | None, str], Entry | None]
+    failing_fast: Callable[[], AbstractContextManager[None]]
+    _: KW_ONLY
+    in_cluster: bool = False
+    _listens: bool = False
+    _checked: float = 0.0
+    address: str = field(default_factory=lambda: secrets.token_hex(8))
 
     async def find(self, exact: str, name: str, instead_of: int = 0) -> Entry | Lease | None:
         """Return the entry, or else the lease, in one round trip."""
         address = self.address if self._listens else ""
-        value, *held = await self._run(FIND_OR_LEASE, exact, name, address, LEASE_MS, instead_of)
+        value, *held = await self.run(FIND_OR_LEASE, exact, name, address, LEASE_MS, instead_of)
         if value is not None:
-            return self._unpack(value, exact)
+            return self.unpack(value, exact)
         if not held or not self._listens:  # no lease, or the owner's messages would not arrive here
             return None
         owner, token = held
@@ -176,36 +169,36 @@ class RedisExchange:
     async def renew(self, leases: Sequence[Lease]) -> None:
         """Renew leases in one round trip."""
         pairs = [part for each in leases for part in (each.name, each.token)]
-        await self._run(RENEW, LEASE_MS, *pairs)
+        await self.run(RENEW, LEASE_MS, *pairs)
 
     def release(self, lease: Lease, *, stored: bool) -> Coroutine[Any, Any, None] | None:
         """End a lease. If the answer was stored, the script that stored it has ended the lease."""
-        return None if stored else self._run(RELEASE, lease.name, lease.token)
+        return None if stored else self.run(RELEASE, lease.name, lease.token)
 
     async def send(self, address: str, message: bytes) -> bool:
         """Publish a message."""
-        with self._failing_fast():
-            reached: int = await self._client.publish(self._inbox(address), message)
+        with self.failing_fast():
+            reached: int = await self.client.publish(self._inbox(address), message)
         return reached > 0
 
     def _inbox(self, address: str) -> str:
-        return f"{self._prefix}inbox:{address}"
+        return f"{self.prefix}inbox:{address}"
 
     async def messages(self) -> AsyncGenerator[bytes]:
         """Yield the messages over a connection of its own. Raises StoreError when it fails."""
-        async with contextlib.aclosing(self._client.pubsub()) as inbox:
+        async with contextlib.aclosing(self.client.pubsub()) as inbox:
             try:
-                with self._failing_fast():
+                with self.failing_fast():
                     await inbox.subscribe(self._inbox(self.address))
                 while True:
-                    with self._failing_fast():
+                    with self.failing_fast():
                         message = await inbox.get_message(timeout=None)
                     if message is not None and message["type"] == "subscribe":
                         self._listens = True
                     # An empty message only tests the connection.
                     elif message is not None and message["data"]:
                         yield message["data"]
-                        if self._in_cluster:
+                        if self.in_cluster:
                             await self._check_inbox()
             finally:
                 self._listens = False

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import msgspec
@@ -26,10 +26,11 @@ from headstart.policies.routing.schedule import BatchPace
 from headstart.usual_calls import RecentPrompts
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Iterable
 
     from headstart.middleware.batches.journal import BatchJournal, BatchRequest
     from headstart.middleware.concurrency import ConcurrencyLimit
+    from headstart.middleware.upstreams.batched import BatchTier
     from headstart.types import ASGIApp, Headers, Message
 
 
@@ -50,33 +51,6 @@ _REQUIRED: dict[str, Headers] = {
     for path in each.paths
 }
 """The headers that clients of an API always send, by path."""
-
-
-class DeferredCalls(Protocol):
-    """Calls that are answered together later (``headstart batch --tier batch``)."""
-
-    submitted: int
-    done: int
-    """Number of submitted calls that are answered."""
-
-    def defers(self, request: str, *, again: bool) -> str | None:
-        """Return the digest of a request's call if the call has no answer yet, or else None.
-
-        The call will be submitted with the next batch, unless it was submitted before (``again``).
-        """
-
-    def error(self, digest: str) -> tuple[int, bytes] | None:
-        """Return status and body of the error that the provider gave to a call."""
-
-    async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
-        """Wait for the answers to all calls; return False if the run was stopped.
-
-        ``rest`` waits for some seconds, and returns False if the run was stopped. Raises
-        HeadstartError.
-        """
-
-    async def close_round(self) -> None:
-        """Note that the answers are in the journal."""
 
 
 class BatchReply(NamedTuple):
@@ -220,7 +194,7 @@ class BatchRun:
         headers: Headers,
         most: int,
         mapped: MapOptions | None = None,
-        tier: DeferredCalls | None = None,
+        tier: BatchTier | None = None,
     ) -> None:
         self._app, self._concurrency, self._books, self._journal = app, concurrency, books, journal
         # The answer to a call decides whether the next one may begin.

@@ -12,6 +12,7 @@ import contextlib
 import math
 import re
 import time
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
@@ -21,7 +22,7 @@ import msgspec
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
-from headstart.dialects.requests import list_page
+from headstart.dialects.responses_chains import list_page
 from headstart.embeddings.stores.records import DeletionClock
 from headstart.errors import (
     ConfigError,
@@ -118,6 +119,7 @@ class _TaggedBooks:
                     books.notify(observation)
 
 
+@dataclass(eq=False, repr=False)
 class BatchService:
     """Answers ``/v1/files`` and ``/v1/batches``, and runs the batches.
 
@@ -127,41 +129,33 @@ class BatchService:
     the answers.
     """
 
-    def __init__(
-        self,
-        settings: BatchSettings,
-        folder: BatchFolder,
-        app: ASGIApp,
-        *,
-        owner: Callable[[Scope], str | None],
-        spawn: Spawn,
-        clock: Callable[[], float],
-        request_id: Callable[[], str],
-        body_timeout_s: float | None,
-        check: Callable[[bytes], None],
-    ) -> None:
-        self.books = _TaggedBooks()
-        self._settings = settings
-        self._folder = folder
-        self._app = app
-        self._owner = owner
-        self._spawn = spawn
-        self._clock = clock
-        self._request_id = request_id
-        self._body_timeout_s = body_timeout_s
-        self._check = check
-        self._arriving = 0
-        """The bytes that all uploads in progress may have together."""
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._runs: dict[str, BatchRun] = {}
-        """The runs of this process, by the ids of their batches."""
-        self._slots = asyncio.Semaphore(settings.max_running)
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """Limits the batches of each caller that run at once, so that other callers can run one."""
-        self._looks_at: dict[str, float] = {}
-        """The time, on the monotonic clock, of the next search for batches of an owner that do not
-        run. inf: all of them run here or have ended."""
-        self._sweeping = spawn(self._sweep)
+    settings: BatchSettings
+    folder: BatchFolder
+    app: ASGIApp
+    _: KW_ONLY
+    owner: Callable[[Scope], str | None]
+    spawn: Spawn
+    clock: Callable[[], float]
+    request_id: Callable[[], str]
+    body_timeout_s: float | None
+    check: Callable[[bytes], None]
+    books: _TaggedBooks = field(default_factory=_TaggedBooks)
+    _arriving: int = 0
+    """The bytes that all uploads in progress may have together."""
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _runs: dict[str, BatchRun] = field(default_factory=dict)
+    """The runs of this process, by the ids of their batches."""
+    _turns: WeakValueDictionary[str, asyncio.Semaphore] = field(default_factory=WeakValueDictionary)
+    """Limits the batches of each caller that run at once, so that other callers can run one."""
+    _looks_at: dict[str, float] = field(default_factory=dict)
+    """The time, on the monotonic clock, of the next search for batches of an owner that do not
+    run. inf: all of them run here or have ended."""
+    _slots: asyncio.Semaphore = field(init=False)
+    _sweeping: asyncio.Task[None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.settings.max_running)
+        self._sweeping = self.spawn(self._sweep)
 
     async def aclose(self) -> None:
         """Stop all batches. The next process continues them."""
@@ -176,10 +170,10 @@ class BatchService:
         while True:
             try:
                 if deleting is None:
-                    newest = await asyncio.to_thread(self._folder.newest)
-                    deleting = DeletionClock(self._clock, last=newest)
-                before = deleting() - self._settings.keep_days * 86400
-                await asyncio.to_thread(self._folder.sweep, before)
+                    newest = await asyncio.to_thread(self.folder.newest)
+                    deleting = DeletionClock(self.clock, last=newest)
+                before = deleting() - self.settings.keep_days * 86400
+                await asyncio.to_thread(self.folder.sweep, before)
             except OSError as error:
                 logger.warning("batches.dir cannot be cleaned: %s", error.strerror)
             await asyncio.sleep(SWEEP_S)
@@ -191,11 +185,11 @@ class BatchService:
         match = _PATH.fullmatch(raw_path(scope))
         if match is None or scope["method"] == "OPTIONS":
             return False
-        request_id = self._request_id()
-        receive = paced(receive, self._body_timeout_s)
+        request_id = self.request_id()
+        receive = paced(receive, self.body_timeout_s)
         kind, id, end = (part.decode("latin-1") if part else "" for part in match.groups())
         try:
-            owner = self._owner(scope)
+            owner = self.owner(scope)
             if owner is None:
                 raise Forbidden("the caller is not known, so no files are kept for it")
             await self._go_on(owner, scope)
@@ -229,25 +223,25 @@ class BatchService:
             if method == "POST":
                 return (await self._upload(owner, scope, receive)).document()
             _only(method, "GET")
-            files = await asyncio.to_thread(self._folder.listed, owner, KeptFile)
+            files = await asyncio.to_thread(self.folder.listed, owner, KeptFile)
             purpose = _query(scope).get("purpose")
             shown = [each.document() for each in files if purpose in (None, each.purpose)]
             return list_page(shown, _query(scope), size=MOST_FILES, largest=MOST_FILES)
-        file = await asyncio.to_thread(self._folder.find, owner, id, KeptFile)
+        file = await asyncio.to_thread(self.folder.find, owner, id, KeptFile)
         if file is None or end not in ("", "/content"):
             raise _not_found("file", id)
         if end:
             _only(method, "GET")
             return file
         if method == "DELETE":
-            await asyncio.to_thread(self._folder.delete, owner, id)
+            await asyncio.to_thread(self.folder.delete, owner, id)
             return {"id": id, "object": "file", "deleted": True}
         _only(method, "GET")
         return file.document()
 
     async def _upload(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
         """Keep the file of a form, which is written to the disk while it arrives."""
-        most = min(self._settings.max_file_bytes + FORM_BYTES, self._settings.max_bytes)
+        most = min(self.settings.max_file_bytes + FORM_BYTES, self.settings.max_bytes)
         length = dict(scope["headers"]).get(b"content-length", b"")
         expected = min(int(length), most) if length.isdigit() else most
         await self._make_room(expected)
@@ -259,15 +253,15 @@ class BatchService:
 
     async def _make_room(self, expected: int = LEAST_BYTES) -> None:
         """Raise RequestTooLarge if there is no room, counting the uploads in progress."""
-        used = await asyncio.to_thread(self._folder.used_bytes)
-        if used + self._arriving + expected > self._settings.max_bytes:
+        used = await asyncio.to_thread(self.folder.used_bytes)
+        if used + self._arriving + expected > self.settings.max_bytes:
             raise RequestTooLarge(
                 "the files of all batches take as much as batches.max_bytes allows "
-                f"({self._settings.max_bytes}): delete some, or raise it"
+                f"({self.settings.max_bytes}): delete some, or raise it"
             )
 
     async def _keep_form(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
-        folder, most = self._folder, self._settings.max_file_bytes
+        folder, most = self.folder, self.settings.max_file_bytes
         whole, data = folder.root / f"{new_id('form-')}.part", folder.root / new_id("data-")
         try:
             with await asyncio.to_thread(_opened, whole) as out:
@@ -289,13 +283,13 @@ class BatchService:
                         f"purpose: {purpose!r} is not kept here, only {PURPOSE!r}: this server "
                         "runs batches itself (batches.dir)"
                     )
-                now = self._clock()
+                now = self.clock()
                 return await asyncio.to_thread(folder.keep, owner, data, name, purpose, now)
         finally:
             await asyncio.to_thread(_remove, whole, data)
 
     async def _send_data(self, owner: str, file: KeptFile, send: Send, request_id: str) -> None:
-        path = self._folder.path(owner, file.id, "data")
+        path = self.folder.path(owner, file.id, "data")
         try:
             source = await asyncio.to_thread(path.open, "rb")
         except FileNotFoundError:
@@ -320,10 +314,10 @@ class BatchService:
             if method == "POST":
                 return await self._create(owner, scope, receive)
             _only(method, "GET")
-            batches = await asyncio.to_thread(self._folder.listed, owner, KeptBatch)
+            batches = await asyncio.to_thread(self.folder.listed, owner, KeptBatch)
             shown = [msgspec.to_builtins(self._now(each)) for each in batches]
             return list_page(shown, _query(scope), size=PAGE, largest=LARGEST_PAGE)
-        batch = await asyncio.to_thread(self._folder.find, owner, id, KeptBatch)
+        batch = await asyncio.to_thread(self.folder.find, owner, id, KeptBatch)
         if batch is None or end not in ("", "/cancel"):
             raise _not_found("batch", id)
         if end:
@@ -350,11 +344,11 @@ class BatchService:
             raise InvalidRequest(f"completion_window: use {WINDOW!r}")
         file = None
         if isinstance(file_id, str):
-            file = await asyncio.to_thread(self._folder.find, owner, file_id, KeptFile)
+            file = await asyncio.to_thread(self.folder.find, owner, file_id, KeptFile)
         if file is None or file.purpose != PURPOSE:
             raise InvalidRequest("input_file_id: there is no such file with the purpose 'batch'")
         await self._make_room()
-        now = int(self._clock())
+        now = int(self.clock())
         batch = KeptBatch(
             id=new_id("batch_"),
             endpoint=str(endpoint),
@@ -364,7 +358,7 @@ class BatchService:
             expires_at=now + WINDOW_S,
             metadata=_metadata(asked.get("metadata")),
         )
-        await asyncio.to_thread(self._folder.save, owner, batch)
+        await asyncio.to_thread(self.folder.save, owner, batch)
         self._start(owner, batch, scope)
         return batch
 
@@ -372,11 +366,11 @@ class BatchService:
         """Ask the process that runs the batch to stop it after its running calls."""
         if batch.has_ended:
             raise InvalidRequest(f"a batch that is {batch.status} cannot be cancelled")
-        await asyncio.to_thread(self._folder.cancel, owner, batch.id)
+        await asyncio.to_thread(self.folder.cancel, owner, batch.id)
         run = self._runs.get(batch.id)
         if run is not None:
             run.stop(CANCELLED)
-        found = await asyncio.to_thread(self._folder.find, owner, batch.id, KeptBatch)
+        found = await asyncio.to_thread(self.folder.find, owner, batch.id, KeptBatch)
         return self._now(batch if found is None else found)
 
     # --- runs --------------------------------------------------------------------------------
@@ -386,7 +380,7 @@ class BatchService:
         if time.monotonic() < self._looks_at.get(owner, 0.0):
             return
         self._looks_at[owner] = math.inf
-        for batch in await asyncio.to_thread(self._folder.listed, owner, KeptBatch):
+        for batch in await asyncio.to_thread(self.folder.listed, owner, KeptBatch):
             if not batch.has_ended and batch.id not in self._tasks:
                 self._start(owner, batch, scope)
 
@@ -395,11 +389,11 @@ class BatchService:
             *((name, value) for name, value in scope["headers"] if not _OF_ONE_REQUEST.match(name)),
             (b"x-headstart-tags", batch.id.encode()),
         )
-        self._tasks[batch.id] = self._spawn(self._run_to_end, owner, batch, headers)
+        self._tasks[batch.id] = self.spawn(self._run_to_end, owner, batch, headers)
 
     async def _run_to_end(self, owner: str, batch: KeptBatch, headers: Headers) -> None:
         """Run a batch to its end. If the process ends before, the batch continues later."""
-        places = asyncio.Semaphore(max(1, self._settings.max_running - 1))
+        places = asyncio.Semaphore(max(1, self.settings.max_running - 1))
         try:
             async with self._turns.setdefault(owner, places), self._slots:
                 await self._run(owner, batch, headers)
@@ -417,10 +411,10 @@ class BatchService:
             del self._tasks[batch.id]
 
     async def _run(self, owner: str, batch: KeptBatch, headers: Headers) -> None:
-        folder = self._folder
+        folder = self.folder
         data = folder.path(owner, batch.input_file_id, "data")
         try:
-            requests = await asyncio.to_thread(_read, data, batch.endpoint, self._check)
+            requests = await asyncio.to_thread(_read, data, batch.endpoint, self.check)
         except FileNotFoundError:
             return await self._fail(owner, batch, "the input file was deleted", None)
         except ConfigError as error:
@@ -437,7 +431,7 @@ class BatchService:
             if known is None or known.has_ended:
                 return
             batch = msgspec.structs.replace(
-                batch, status="in_progress", in_progress_at=int(self._clock())
+                batch, status="in_progress", in_progress_at=int(self.clock())
             )
             reason, counts = await self._ask(owner, batch, requests, journal, headers)
             await self._finish(owner, batch, requests, journal, reason, counts)
@@ -457,12 +451,12 @@ class BatchService:
         concurrency = ConcurrencyLimit(1, len(requests) + 1)
         books = self.books.batches[batch.id] = BatchBooks()
         begin = partial(  # the sorting of 50,000 requests takes a second
-            BatchRun, headers=headers, most=self._settings.concurrency
+            BatchRun, headers=headers, most=self.settings.concurrency
         )
-        app = _limited(self._app, concurrency)
+        app = _limited(self.app, concurrency)
         run = await asyncio.to_thread(begin, app, concurrency, books, journal, requests)
         self._runs[batch.id] = run
-        watching = self._spawn(self._watch, owner, batch, run)
+        watching = self.spawn(self._watch, owner, batch, run)
         try:
             await run.run()
         finally:
@@ -477,11 +471,11 @@ class BatchService:
         while True:
             now = msgspec.structs.replace(batch, request_counts=_counts(run))
             if now != saved:
-                await asyncio.to_thread(self._folder.save, owner, now)
+                await asyncio.to_thread(self.folder.save, owner, now)
                 saved = now
-            if await asyncio.to_thread(self._folder.is_cancelled, owner, batch.id):
+            if await asyncio.to_thread(self.folder.is_cancelled, owner, batch.id):
                 run.stop(CANCELLED)
-            elif self._clock() >= batch.expires_at:
+            elif self.clock() >= batch.expires_at:
                 run.stop(EXPIRED)
             await asyncio.sleep(LOOK_S)
 
@@ -495,7 +489,7 @@ class BatchService:
         counts: RequestCounts,
     ) -> None:
         """Write the output, and save how the batch ended."""
-        now = self._clock()
+        now = self.clock()
         unanswered = [
             unanswered_row(each, EXPIRED if reason == EXPIRED else STOPPED, _unasked_reason(reason))
             for each in requests
@@ -514,7 +508,7 @@ class BatchService:
             errors=None if reason in _ENDINGS else _errors(STOPPED, str(reason), None),
             **dict.fromkeys((*times, "finalizing_at"), int(now)),
         )
-        await asyncio.to_thread(self._folder.save, owner, done)
+        await asyncio.to_thread(self.folder.save, owner, done)
 
     def _write_output(
         self,
@@ -527,14 +521,14 @@ class BatchService:
         """Write the files of answers and of errors, and return their ids. It blocks."""
         ids: list[str | None] = []
         for name, succeeded in (("output", True), ("error", False)):
-            place = self._folder.root / new_id("data-")
+            place = self.folder.root / new_id("data-")
             count = journal.write_output(place, succeeded=succeeded)
             if not succeeded and unanswered:
                 with place.open("ab") as out:
                     out.write(b"\n".join(map(bytes, unanswered)) + b"\n")
             if count or (unanswered and not succeeded):
                 place.chmod(0o600)
-                kept = self._folder.keep(owner, place, f"{id}_{name}.jsonl", OUTPUT, now)
+                kept = self.folder.keep(owner, place, f"{id}_{name}.jsonl", OUTPUT, now)
                 ids.append(kept.id)
             else:
                 place.unlink()
@@ -545,10 +539,10 @@ class BatchService:
         failed = msgspec.structs.replace(
             batch,
             status="failed",
-            failed_at=int(self._clock()),
+            failed_at=int(self.clock()),
             errors=_errors("invalid_request", message, line),
         )
-        await asyncio.to_thread(self._folder.save, owner, failed)
+        await asyncio.to_thread(self.folder.save, owner, failed)
 
 
 def _limited(app: ASGIApp, concurrency: ConcurrencyLimit) -> ASGIApp:

@@ -28,7 +28,7 @@ from headstart.policies.agreement.judge import (
 )
 from headstart.policies.match import Veto
 from headstart.reply import Transcript
-from headstart.types import CacheKey, Call, Completion, Entry, RawResponse, ulid_time
+from headstart.types import CacheKey, Call, Completion, Entry, Latest, RawResponse, ulid_time
 
 if TYPE_CHECKING:
     import asyncio
@@ -267,7 +267,7 @@ class AnswerJudge:
     budget: ComparisonBudget | None = None
     """Gets the CPU time of each comparison, without the time of encodings."""
     sketch: Callable[[str], NDArray[np.float32]] | None = None
-    _vectors: OrderedDict[int, NDArray[np.float32]] = field(default_factory=OrderedDict)
+    _vectors: Latest[int, NDArray[np.float32]] = field(default_factory=lambda: Latest(MOST_VECTORS))
 
     async def compare(
         self, entry: Entry, question: str, fresh: Completion | RawResponse
@@ -330,12 +330,10 @@ class AnswerJudge:
 
     async def _vector(self, encoder: PromptEncoder, text: str) -> NDArray[np.float32]:
         """Encode an answer, unless its vector is kept from a comparison with another answer."""
-        known = self._vectors.pop(hash(text), None)
+        known = self._vectors.get(hash(text))
         if known is None:
             known = (await encoder.encode(text, background=True, tenant=COMPARED)).sentence
         self._vectors[hash(text)] = known
-        if len(self._vectors) > MOST_VECTORS:
-            self._vectors.popitem(last=False)
         return known
 
 

@@ -36,12 +36,7 @@ from headstart.policies.output.document_edits import (
     with_prediction,
 )
 from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
-from headstart.types import (
-    Ended,
-    RefusalDelta,
-    TextDelta,
-    ToolCallDelta,
-)
+from headstart.types import Ended, RefusalDelta, TextDelta, ToolCallDelta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

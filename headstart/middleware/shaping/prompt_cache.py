@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, ClassVar
@@ -60,6 +60,7 @@ class PromptCacheTarget:
     """The provider accepts ``prompt_cache_key``."""
 
 
+@dataclass(eq=False, repr=False)
 class SteerPromptCache:
     """Marks prompts for one target, and books the savings of reported cache reads.
 
@@ -69,13 +70,10 @@ class SteerPromptCache:
 
     stage: ClassVar[str] = PROMPT_CACHE
 
-    def __init__(
-        self, target: PromptCacheTarget, reuse: PrefixReuse, settings: CompressionSettings
-    ) -> None:
-        self._target = target
-        self._reuse = reuse
-        self._settings = settings
-        self._refusing: set[str] = set()
+    target: PromptCacheTarget
+    reuse: PrefixReuse
+    settings: CompressionSettings
+    _refusing: set[str] = field(default_factory=set)
 
     def __call__(
         self,
@@ -86,38 +84,38 @@ class SteerPromptCache:
         """Return the function that sends the call with marks; None if it gets none."""
         if call.role not in _PRIMARY or call.contested:
             return None
-        model = self._target.models.get(request.model, request.model)
+        model = self.target.models.get(request.model, request.model)
         if model in self._refusing:
             return None
         if _MARKED_MODELS in model.lower():
-            wants_marks = self._target.takes_marks and not _holds(call.body, SIGNS)
+            wants_marks = self.target.takes_marks and not _holds(call.body, SIGNS)
             marks = self._marks(call, request, model) if wants_marks else None
         else:
-            wants_key = self._target.takes_key and not _holds(call.body, KEY_SIGNS)
+            wants_key = self.target.takes_key and not _holds(call.body, KEY_SIGNS)
             marks = CacheMarks(key=call.affinity) if wants_key else None
         return None if marks is None else partial(self._send, call, model, marks)
 
     def _marks(self, call: Call, request: ChatRequest, model: str) -> CacheMarks | None:
-        if call.prompt_tokens < self._settings.cache_minimum:
+        if call.prompt_tokens < self.settings.cache_minimum:
             return None
         now, place = asyncio.get_running_loop().time(), call.route_or_endpoint
         kind, shared_kind = f"{_kind(request)} {place}", f"{SHARED} {place}"
         conversation, shared = self._prefixes(call, request)
         marks = choose_marks(
-            self._reuse.of(conversation, kind, now),
-            self._reuse.of(shared, shared_kind, now) if shared else PrefixUse(),
-            prefix_prices(self._target.price(model), self._settings.cached_share),
+            self.reuse.of(conversation, kind, now),
+            self.reuse.of(shared, shared_kind, now) if shared else PrefixUse(),
+            prefix_prices(self.target.price(model), self.settings.cached_share),
         )
         chosen = marks or CacheMarks()
         turns = chosen.last or chosen.previous
-        self._reuse.used(SeenPrefix(conversation, kind, call.id, now, turns))
+        self.reuse.used(SeenPrefix(conversation, kind, call.id, now, turns))
         if shared:
-            self._reuse.used(SeenPrefix(shared, shared_kind, call.id, now, chosen.shared))
+            self.reuse.used(SeenPrefix(shared, shared_kind, call.id, now, chosen.shared))
         return marks
 
     def _prefixes(self, call: Call, request: ChatRequest) -> tuple[str, str]:
         """Return digests of the conversation, and of tools and system text ("": there are none)."""
-        target = self._target
+        target = self.target
         key = credential_of(call.headers, call.query_string, include_cookies=False) or b""
         place = f"{target.name}\0{request.model}\0".encode() + (b"" if target.own_key else key)
         *system, _ = FORMS[request.dialect].opening(request.document)
@@ -144,8 +142,8 @@ class SteerPromptCache:
         tokens = transcript.tokens(DIALECTS[call.dialect].tokens)
         if tokens is None or not (tokens.cached or tokens.cache_write):
             return
-        price = self._target.price(model)
-        prices = prefix_prices(price, self._settings.cached_share)
+        price = self.target.price(model)
+        prices = prefix_prices(price, self.settings.cached_share)
         saved_usd = 0.0
         if price is not None:
             with_cache = Tokens(tokens.prompt, 0, tokens.cached, tokens.cache_write)

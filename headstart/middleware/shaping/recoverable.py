@@ -51,6 +51,7 @@ from headstart.types import (
     ErrorReported,
     ExtraDelta,
     Finished,
+    Latest,
     Piece,
     ReasoningDelta,
     Started,
@@ -281,7 +282,7 @@ class RecoverableCalls:
     _balances: dict[str, RecoveryBalance] = field(default_factory=dict)
     _no_tools: set[str] = field(default_factory=set)
     """Models that refused a request with our tool."""
-    _begun: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _begun: Latest[str, None] = field(default_factory=lambda: Latest(_CONVERSATIONS))
     """Conversations with cuts, by their digests."""
 
     def may_send(self, call: Call, request: ChatRequest, context: StepContext) -> bool:
@@ -365,7 +366,7 @@ class RecoverableCalls:
         if not reply.is_plain:
             await rest.leave()
             return await rest.send(plain)
-        self._begin(conversation(plain.caller, plain.request))
+        self._begun[conversation(plain.caller, plain.request)] = None
         reply.headers = without_length(reply.headers)
         answer = _RecoveredAnswer(self, prompt, rest, context, plain, reply.upstream, reply.pieces)
         answer.parts.append(reply.transcript)
@@ -387,12 +388,6 @@ class RecoverableCalls:
         if model in self._balances or len(self._balances) < _MODELS:
             balance = self._balances.setdefault(model, RecoveryBalance())
             balance.add(saved, rounds, self.settings.cached_share)
-
-    def _begin(self, name: str) -> None:
-        self._begun[name] = None
-        self._begun.move_to_end(name)
-        if len(self._begun) > _CONVERSATIONS:
-            self._begun.popitem(last=False)
 
 
 @dataclass

@@ -24,12 +24,7 @@ from headstart.policies.routing.failures import (
 )
 from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
 from headstart.policies.routing.prompt_cache import PrefixReuse
-from headstart.policies.routing.rate_limits import (
-    NOTHING_TAKEN,
-    RateLimits,
-    Taken,
-    limit_places,
-)
+from headstart.policies.routing.rate_limits import NOTHING_TAKEN, RateLimits, Taken, limit_places
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.reply import AnswerWithheld, Reply, Transcript
 

@@ -45,13 +45,7 @@ from headstart.reply import HELD_BYTES, Reply, Transcript
 from headstart.types import Call, ChatRequest, Completion, Ended, LogprobsDelta, Piece, Started
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Sequence,
-    )
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate, DraftJudge

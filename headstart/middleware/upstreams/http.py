@@ -22,11 +22,7 @@ from msgspec.structs import replace
 from yarl import URL
 
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects, with_retry_after
-from headstart.errors import (
-    IdleConnectionClosed,
-    UpstreamProtocolError,
-    UpstreamRefused,
-)
+from headstart.errors import IdleConnectionClosed, UpstreamProtocolError, UpstreamRefused
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES, BodyReader
 from headstart.middleware.upstreams.outgoing import (
     AFTER_END_S,
@@ -252,12 +248,15 @@ class _SilentPool(aiohttp.TCPConnector):
 
 
 LONG_BODY_BYTES = 1024 * 1024
-"""The longest body that is given to the client library whole. It would write a longer one at once,
-which blocks the event loop."""
+"""The longest body that the client library gets whole. A longer one would block the event loop."""
 SHORT_BODY_BYTES = 48 * 1024
 """The longest body that ``_post`` sends: the library would not wait for the socket to take it."""
-POSTS_ITSELF = aiohttp.__version__.startswith("3.14.")
-"""``_post`` knows the parts of this client library. Others send all calls with their sessions."""
+_LIBRARY_REQUEST = aiohttp.ClientSession._request  # noqa: SLF001
+"""Tracers (ddtrace, New Relic) and tools for tests (aioresponses) put a function in its place."""
+POSTS_ITSELF = aiohttp.__version__.startswith("3.14.") and (
+    getattr(_LIBRARY_REQUEST, "__globals__", None) is vars(aiohttp.client)
+)
+"""``_post`` knows the parts of this client library. Otherwise its sessions send all calls."""
 LINE_BYTES = 32 * 1024
 """An upstream's header lines may be long (policies, traces), but not endless."""
 BUFFER_BYTES = 256 * 1024
@@ -430,6 +429,7 @@ class HTTPUpstream:
         """
         loop = asyncio.get_running_loop()
         posts = method == "POST" and upload is None and 0 < len(body) <= SHORT_BODY_BYTES
+        posts = posts and aiohttp.ClientSession._request is _LIBRARY_REQUEST  # noqa: SLF001
         for again in (True, False):
             _is_reused.set(False)
             began = loop.time()

@@ -10,12 +10,7 @@ import msgspec
 
 from headstart.attempts import CHARS_PER_TOKEN, AttemptRole, RoutingEstimate, Tokens, sum_tokens
 from headstart.dialects.registry import DIALECTS, FORMS
-from headstart.errors import (
-    HeadstartError,
-    UpstreamError,
-    UpstreamProtocolError,
-    UpstreamTimeout,
-)
+from headstart.errors import HeadstartError, UpstreamError, UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.shaping.steps import with_document
 from headstart.middleware.shared_flights import OwnerLost
 from headstart.policies.output.continuation import OVERLAP, PrefillSplice, RestartSplice, continuing

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -41,16 +42,15 @@ class Signer(Protocol):
         """
 
 
+@dataclass(eq=False, repr=False)
 class AwsSigner:
     """Signs calls with the keys of an AWS identity. ``clock`` gives Unix seconds."""
 
-    def __init__(
-        self, keys: AwsKeys, *, region: str, service: str, clock: Callable[[], float]
-    ) -> None:
-        self._keys = keys
-        self._region = region
-        self._service = service
-        self._clock = clock
+    keys: AwsKeys
+    _: KW_ONLY
+    region: str
+    service: str
+    clock: Callable[[], float]
 
     async def headers(
         self, method: str, url: URL, headers: Sequence[tuple[str, str]], body: bytes | None
@@ -62,9 +62,7 @@ class AwsSigner:
         asked = SignedRequest(
             method, url.authority, url.raw_path, url.raw_query_string, typed, body
         )
-        return sign(
-            asked, self._keys, region=self._region, service=self._service, now=self._clock()
-        )
+        return sign(asked, self.keys, region=self.region, service=self.service, now=self.clock())
 
 
 _ALGORITHM = "AWS4-HMAC-SHA256"

@@ -48,13 +48,7 @@ from headstart.settings import UpstreamSettings, masked_url
 from headstart.types import Call, ErrorReported, Headers, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Sequence,
-    )
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from headstart.attempts import RoutingEstimate
     from headstart.dialects.dialect import Dialect

@@ -154,13 +154,9 @@ _COUNTS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen twenty
     """
+_ORDINALS = "first second third fourth fifth sixth"
 _NUMBER_WORDS = {name: str(value) for value, name in enumerate(_COUNTS.split())} | {
-    "first": "1",
-    "second": "2",
-    "third": "3",
-    "fourth": "4",
-    "fifth": "5",
-    "sixth": "6",
+    name: str(value) for value, name in enumerate(_ORDINALS.split(), 1)
 }
 _SUFFIXES = frozenset({"st", "nd", "rd", "th"})
 _ARTICLES = frozenset({"a", "an", "the"})

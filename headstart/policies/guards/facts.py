@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import (
-    FOREIGN_DATES,
+    VOCABULARY,
     by_first_word,
     count_common_start,
     is_function_word,
@@ -56,18 +56,7 @@ _ROMAN = {
 _ALSO_WORDS_ROMAN = frozenset({"iv", "vi", "xi"})
 _DIGITS = re.compile(r"\d+(?:\.\d+)*")
 
-_UNITS = """
-    % percent pct prozent pourcent procent prosent percento porcento porciento
-    / usd $ dollar buck / eur € euro / pound £ gbp quid lb / jpy ¥ yen / inr ₹ rupee
-    / chf franc / cent penny / km kilometer kilometre / m meter metre / cm centimeter centimetre
-    / mm millimeter millimetre / mile mi / foot ft / inch / yard yd / kg kilo kilogram / g gram
-    / mg milligram / oz ounce / ton tonne / l liter litre / ml milliliter millilitre / gallon gal
-    / cup / tbsp tablespoon / tsp teaspoon / ms millisecond / second sec / minute min / hour hr h
-    / day / week / month / year yr / celsius c / fahrenheit f / kelvin k / kb kilobyte / mb megabyte
-    / gb gigabyte / tb terabyte / w watt / kw kilowatt / v volt / mph / kph kmh / am a.m / pm p.m
-"""
-"""The words of each unit. The first one is the name of the unit."""
-_UNIT_OF = stem_classes(by_first_word(_UNITS))
+_UNIT_OF = stem_classes(by_first_word(VOCABULARY["units"]))
 _CURRENCIES = frozenset({"usd", "eur", "pound", "jpy", "inr", "chf"})
 
 
@@ -211,7 +200,7 @@ _DATE_OF = (
     {name: name for name in _DATE_NAMES}
     | {name + "s": name for name in _DATE_NAMES}
     | {short: next(n for n in _DATE_NAMES if n.startswith(short)) for short in _SHORT_DATE_NAMES}
-    | word_classes(by_first_word(FOREIGN_DATES))
+    | word_classes(by_first_word(VOCABULARY["foreign_dates"]))
 )
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
 _PRONOUNS = words_of("i we you he she it they")
@@ -296,18 +285,10 @@ _QUANTIFIER_CLASS = word_classes(
 _RIVAL_QUANTIFIERS = (("all", "some"), ("all", "one"), ("all", "any"), ("both", "either"))
 _FOREIGN_CLASS = word_classes(
     {
-        "all": """
-            alle alles allen sämtliche jede jeder jedes überall todas todos toutes tous tutti tutte
-            wszystkie wszyscy wszystkich allemaal elke overal
-        """,
-        "some": """
-            irgendwelche irgendein irgendeine einige algún alguno alguna algunos algunas algum
-            algumas quelques alcuni alcune qualche enkele sommige jakieś jakikolwiek jakakolwiek
-            jakiekolwiek którykolwiek którakolwiek którekolwiek któreś niektóre några
-        """,
+        "all": VOCABULARY["foreign_all"],
+        "some": VOCABULARY["foreign_some"],
     }
 )
-""""All" and "some" in the other languages."""
 _BEFORE_ANY = words_of("am is are was were there do does did have has")
 _TIMES = words_of("time day night week month year hour minute morning evening single")
 _BEFORE_ALL = words_of("at after above in not")
@@ -404,15 +385,7 @@ _AFTER_AT = {"least": _LEAST, "most": _MOST}
 _BEFORE_AMOUNT = words_of("rs inr usd eur gbp")
 """Currencies between a limit and its number: "under Rs 500"."""
 
-_ADJECTIVES = """
-    good great nice fine / bad poor terrible / cheap affordable inexpensive
-    / expensive costly pricey dear / big large huge / small little tiny / fast quick rapid / slow
-    / near close / far distant / new late recent / old early / easy simple / hard difficult tough
-    / high tall / low / heavy / light / strong / weak / long / short / safe / dangerous risky
-    / popular famous / warm hot / cold cool / young / rich wealthy / deep / wide broad / loud noisy
-    / quiet / bright / dark / clean / healthy
-"""
-"""Adjectives whose comparatives and superlatives are compared. Those of one group mean the same."""
+_ADJECTIVES = VOCABULARY["adjectives"]
 _GOOD = "good"
 _PLAIN_FORMS = {
     name: stems_of(group) for name, group in by_first_word(_ADJECTIVES + "/ much many").items()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from headstart.policies.guards.facts import DENIALS
 from headstart.policies.guards.words import (
     NEGATED_VERBS,
+    VOCABULARY,
     by_first_word,
     distinct,
     rows_of,
@@ -38,230 +39,9 @@ if TYPE_CHECKING:
 
 # --- opposites -------------------------------------------------------------------------------
 
-_OPPOSITE_PAIRS = """
-    abnormal/normal above/below above/under absent/present abstract/concrete abundant/scarce
-    accelerate/decelerate accelerate/slow accidental/deliberate accidental/intentional
-    acid/alkaline acquire/dispose acquire/sell active/inactive active/passive acute/chronic
-    add/deduct add/subtract adult/child advance/retreat after/before agree/disagree agree/refuse
-    alive/dead all/none allow/prevent ancestor/descendant ancient/modern annual/monthly
-    annual/weekly anode/cathode answer/question antimatter/matter antonym/synonym apart/together
-    appear/disappear appear/vanish approve/disapprove arrival/departure arrive/depart
-    arrive/leave come/leave artificial/natural ascend/descend ashamed/proud ask/reply ask/respond
-    asleep/awake assemble/dismantle asset/liability async/sync asynchronous/synchronous
-    attack/defend attacker/victim aunt/uncle automatic/manual avoid/eat avoid/seek avoid/use
-    back/front backend/frontend backup/restore backward/forward bearish/bullish beautiful/ugly
-    begin/finish behind/front beneficial/harmful bind/release birth/death bitter/sweet
-    black/white blame/forgive boil/freeze boom/recession boot/shutdown boredom/interest
-    borrow/lend borrower/lender bottom/top boy/girl brave/cowardly break/fix break/repair
-    breakfast/dinner breakfast/lunch bride/groom brief/detailed briefly/detail bright/dark
-    bright/dim brighten/dim brighter/darker brighter/dimmer broad/narrow brother/sister
-    bug/feature build/demolish build/destroy busy/idle buy/rent buy/sell buyer/seller
-    calm/nervous cancel/confirm cancel/pause cancel/reactivate capitalize/lowercase captive/free
-    careful/careless careful/reckless catch/throw ceiling/floor charge/discharge charge/refund
-    checkin/checkout child/parent ciphertext/plaintext civilian/military clear/cloudy
-    client/server climb/descend clockwise/counterclockwise coarse/fine colder/hotter
-    colder/warmer collapse/expand column/row combine/separate combine/split comedy/tragedy
-    complex/simple complicated/simple compress/decompress compress/extract concise/verbose
-    condense/expand confirm/deny constant/variable construct/demolish consumer/producer
-    contract/expand cooked/raw cooler/hotter cooler/warmer courage/fear credit/debit
-    creditor/debtor crooked/straight cruel/kind cry/laugh customer/supplier daily/hourly
-    daily/monthly daily/weekly damage/fix damage/repair danger/safety dark/light daughter/son
-    dawn/dusk day/night dead/living debit/refund decode/encode decrypt/encrypt deep/shallow
-    deepen/flatten deeper/shallower defeat/victory defendant/plaintiff defense/offense
-    deflate/inflate delay/hasten delete/restore demand/supply denominator/numerator
-    deposit/withdraw deposit/withdrawal deserialize/serialize desist/persist destination/origin
-    destination/source die/live different/same diligent/lazy dinner/lunch discourage/encourage
-    dispatch/receive disprove/prove distrust/trust diurnal/nocturnal dive/surface
-    divide/multiply divide/unite domestic/foreign domestic/international double/single down/up
-    download/upload downstairs/upstairs downstream/upstream downward/upward drain/fill drop/lift
-    dry/humid dull/sharp dusk/sunrise dynamic/static earn/lose east/west eastern/western
-    emigrate/immigrate employee/employer empty/fill empty/full enemy/friend enlarge/shrink
-    enter/exit enter/leave entrance/exit even/odd evening/morning everybody/nobody
-    everything/nothing exhale/inhale expense/income explicit/implicit export/import
-    extend/shorten exterior/interior external/internal extravert/introvert fact/fiction
-    failure/success fat/lean fat/slim fat/thin father/mother fattening/slimming female/male
-    feminine/masculine few/many figurative/literal finish/start fire/hire first/last
-    first/second flexible/rigid float/sink fluid/solid fold/unfold follow/lead follow/precede
-    follow/unfollow follower/leader foolish/wise foreign/native formal/informal former/future
-    former/latter forward/reverse free/paid freeze/melt friendly/hostile front/rear
-    frozen/melted full/part full/partial future/past generous/stingy global/local
-    grandparent/parent gross/net guest/host guilty/innocent guilty/nonguilty handsome/ugly
-    happy/sad hard/soft harden/soften hardware/software heaven/hell heed/ignore help/hinder
-    hero/villain hidden/visible horizontal/vertical husband/wife ignorance/knowledge
-    ignore/notice ignore/respect immoral/moral immutable/mutable imperfect/perfect
-    improbable/probable inbound/outbound incoming/outgoing inferior/superior inner/outer
-    input/output invalid/valid invisible/visible irrational/rational join/leave junior/senior
-    key/value king/queen known/unknown land/takeoff landlord/tenant last/next learn/teach
-    least/most left/right lengthen/shorten lessee/lessor liquid/solid little/much login/logout
-    loose/tight loser/winner loud/quiet louder/quieter louder/softer lower/upper lower/uppercase
-    lowercase/upper lowercase/uppercase major/minor majority/minority man/woman maximal/minimal
-    maximize/minimize merge/split minuend/subtrahend minus/plus mobile/stationary monthly/weekly
-    monthly/yearly mute/unmute narrow/wide narrower/wider negative/positive nephew/niece new/old
-    next/previous no/yes none/some north/south northern/southern object/subject occupied/vacant
-    off/on offline/online old/young older/younger oldest/youngest opponent/proponent
-    opponent/supporter optimist/pessimist oral/written ordinary/special outside/within
-    over/under overestimate/underestimate overflow/underflow oversleep/wake own/rent
-    oxidize/reduce pack/unpack parallel/serial part/whole pause/play peace/war peak/trough
-    permanent/temporary physical/virtual plural/singular polite/rude poor/rich pop/push post/pre
-    poverty/wealth precede/succeed precise/vague predator/prey prefix/suffix private/public
-    progress/regress pull/push punish/reward purchase/sell rainy/sunny rapid/slow read/write
-    real/virtual receive/send receive/spend receiver/sender relax/tense resist/surrender
-    retail/wholesale rough/smooth rural/urban shrink/swell signin/signout signout/signup
-    sit/stand sleep/wake sour/sweet student/teacher subset/superset summer/winter sunrise/sunset
-    terse/verbose thick/thin thicker/thinner tomorrow/yesterday useful/useless with/without
-"""
-"""Pairs that no row of ``_OPPOSITE_GROUPS`` has."""
-_FOREIGN_PAIRS = """
-    einschalten/ausschalten anschalten/ausschalten aktivieren/deaktivieren öffnen/schließen
-    activar/desactivar activa/desactiva encender/apagar enciende/apaga abrir/cerrar abre/cierra
-    subir/bajar sube/baja activer/désactiver active/désactive allumer/éteindre allume/éteins
-    ouvrir/fermer ouvre/ferme ativar/desativar ligar/desligar liga/desliga attivare/disattivare
-    attiva/disattiva accendere/spegnere accendi/spegni aprire/chiudere apri/chiudi
-    inschakelen/uitschakelen aanzetten/uitzetten openen/sluiten włącz/wyłącz włączyć/wyłączyć
-    otwórz/zamknij dodaj/usuń zwiększ/zmniejsz
-    nah/weit näher/weiter mehr/weniger links/rechts früh/spät früher/später groß/klein lang/kurz
-    hoch/niedrig heiß/kalt warm/kalt kaufen/verkaufen besser/schlechter teuer/billig teuer/günstig
-    schnell/langsam öffnet/schließt weitesten/nächsten
-    près/loin proche/loin plus/moins gauche/droite tôt/tard grand/petit grande/petite long/court
-    haut/bas chaud/froid acheter/vendre meilleur/pire premier/dernier première/dernière ouvre/ferme
-    cerca/lejos perto/longe más/menos mais/menos izquierda/derecha esquerda/direita temprano/tarde
-    cedo/tarde grande/pequeño grande/pequeno alto/bajo alto/baixo largo/corto longo/curto
-    caliente/frío quente/frio comprar/vender mejor/peor melhor/pior primero/último primeiro/último
-    caro/barato rápido/lento abre/fecha
-    vicino/lontano più/meno sinistra/destra presto/tardi grande/piccolo alto/basso lungo/corto
-    caldo/freddo comprare/vendere migliore/peggiore primo/ultimo caro/economico veloce/lento
-    apre/chiude
-    dichtbij/ver dichtst/verst meer/minder vroeg/laat groot/klein lang/kort hoog/laag warm/koud
-    kopen/verkopen eerste/laatste duur/goedkoop snel/langzaam opent/sluit
-    blisko/daleko więcej/mniej wcześnie/późno duży/mały kupić/sprzedać lepszy/gorszy tani/drogi
-    nära/långt mer/mindre vänster/höger tidigt/sent
-"""
-"""On and off, open and closed, near and far, more and less, big and small, early and late in
-German, Spanish, French, Portuguese, Italian, Dutch, Polish and Swedish."""
 
-_OPPOSITE_GROUPS = """
-    increase raise boost grow more higher bigger larger greater extend expand double
-        / decrease reduce lower cut shrink less fewer smaller drop halve minimise minimize
-    improve help boost benefit strengthen enhance good better best excellent outstanding
-        / damage harm hurt worsen ruin weaken bad worse worst poor terrible awful inadequate
-    enable activate resume join enrol enroll register subscribe start begin launch
-        / disable deactivate pause withdraw unsubscribe deregister stop end quit cancel
-    allow permit let grant approve authorise authorize accept welcome eligible entitled
-        / ban forbid prohibit deny refuse reject revoke decline block bar restrict ineligible
-    busy crowded noisy packed / quiet empty calm peaceful deserted
-    safe secure harmless healthy / unsafe dangerous risky harmful toxic unhealthy hazardous
-    cheap cheaper cheapest affordable budget inexpensive
-        / expensive pricey pricier priciest luxury costly costliest dearest
-    add install insert attach create include contain
-        / remove delete uninstall detach destroy exclude lack omit erase
-    open unlock unblock unfreeze / close closed shut lock block freeze
-    win pass succeed / lose fail
-    keep retain save preserve / lose discard delete dispose cancel bin
-    always usually frequently often / never rarely seldom
-    early earlier earliest oldest / late later latest newest
-    short shorter shortest brief / long longer longest lengthy
-    popular famous / unpopular unknown obscure
-    like love enjoy prefer / dislike hate
-    legal lawful / illegal unlawful
-    hot warm / cold cool
-    easy easier easiest simple simplest / hard harder hardest difficult tough
-    upgrade promote / downgrade demote
-    hire recruit employ / dismiss sack
-    compulsory mandatory obligatory required / optional voluntary
-    fast faster fastest quick quicker quickest / slow slower slowest
-    true real genuine / false fake
-    correct right accurate / wrong incorrect inaccurate
-    include contain cover incorporate / exclude omit lack
-    cause trigger provoke aggravate / prevent cure treat relieve ease soothe
-    attract lure / repel deter discourage
-    heat warm / cool chill refrigerate
-    stay / leave quit depart
-    renew prolong reinstate / cancel terminate lapse expire
-    rise climb soar / fall drop sink plunge decline
-    support endorse favour favor / oppose reject condemn
-    show display reveal / hide conceal mask
-    praise compliment / criticise criticize complain complaint
-    profit surplus / loss deficit debt
-    heavy heavier heaviest / light lighter lightest
-    big bigger biggest large larger largest huge / small smaller smallest little tiny
-    high higher highest / low lower lowest
-    tall taller tallest / short shorter shortest
-    strong stronger strongest / weak weaker weakest
-    near nearer nearest closest / far farther farthest further furthest
-    wet damp moist / dry
-    frequent common usual / rare uncommon unusual infrequent
-    necessary essential required / unnecessary optional needless
-    reliable dependable trustworthy / unreliable faulty
-    advantage pros benefit strength upside / disadvantage cons drawback weakness downside risk
-    well healthy fit / ill sick unwell unhealthy
-    employed / unemployed jobless
-    married / single divorced unmarried
-    expert advanced professional experienced / beginner novice amateur inexperienced
-    indoors inside indoor / outdoors outside outdoor
-    obey comply follow / violate breach ignore disobey break
-    connect link pair / disconnect unlink unpair
-    continue proceed persist / stop quit pause halt discontinue
-    liable taxable / exempt
-    successful accepted / unsuccessful rejected failed
-    earn save / spend waste
-    gain / lose shed
-    maximum max / minimum min
-    tighten impose / loosen relax lift ease
-    calm relax soothe / excite agitate upset provoke
-    clean wash / dirty stain soil
-    fresh / stale expired rotten spoiled
-    satisfied happy pleased / dissatisfied unhappy disappointed annoyed
-"""
-"""Each word of one group is an opposite of each word of the other group of its row."""
-
-_FOREIGN_GROUPS = """
-    an ein anmachen anschalten einschalten / aus ab ausmachen ausschalten abschalten
-    auf rauf hoch öffne öffnen / zu runter schließe schließ schließen
-    erhöhe erhöhen verlänger verlängere verlängern / verringere verringern verkürze verkürzen
-        reduziere reduzieren
-    höchste höchsten / niedrigste niedrigsten
-    letzte letzten letztes vorige vorheriges vorherige / nächste nächsten nächstes
-    aan aandoen aanzetten inschakelen / uit uitdoen uitzetten uitschakelen
-    omhoog open openen / omlaag dicht sluiten
-    volgende / vorige
-    verleng verlengen / verkort verkorten
-    vergrendel vergrendelen vergrendeld / ontgrendel ontgrendelen ontgrendeld
-    allume allumer démarre démarrer active activer / éteins éteindre coupe couper désactive
-        désactiver arrête arrêter
-    ajoute ajouter / enlève enlever retire retirer supprime supprimer
-    monte monter augmente augmenter / baisse baisser diminue diminuer réduis réduire
-    suivant suivante prochain prochaine / précédent précédente dernier dernière
-    verrouille verrouiller / déverrouille déverrouiller
-    enciende encender encienda activa activar conecta conectar conecte / apaga apagar apague
-        desconecta desconectar desconecte desactiva desactivar
-    aumenta aumentar incrementa incrementar sube subir / reduce reducir disminuye disminuir baja
-        bajar
-    añade añadir agrega agregar / quita quitar elimina eliminar
-    siguiente próximo próxima / anterior
-    bloquea bloquear / desbloquea desbloquear
-    accendi accendere attiva / spegni spegnere disattiva
-    aumenta aumentare alza alzare / riduci ridurre abbassa abbassare
-    aggiungi aggiungere / togli togliere rimuovi rimuovere
-    successivo successiva prossimo prossima / precedente
-    liga ligar acende acender / desliga desligar apaga apagar
-    aumenta aumentar / reduz reduzir diminui diminuir
-    adiciona adicionar acrescenta acrescentar / remove remover tira tirar
-    próximo próxima seguinte / anterior
-    otwórz odsłoń / zamknij przymknij zasłoń
-    następny następną następna kolejny kolejną kolejna / poprzedni poprzednią poprzednia
-        wcześniejszy wcześniejszą
-    zwiększ wydłuż wydłużyć / zmniejsz skróć skrócić zredukuj
-    zablokuj / odblokuj
-    på tänd tænd tenn / av af släck sluk slukk
-    öppna åbn åpne / stäng luk lukk
-    nästa næste neste / föregående forrige
-    öka höj øg øk / minska sänk sænk senk reducer
-"""
-"""On and off, open and closed, more and less, next and last, add and remove in the same languages:
-the words of one group are opposites of those of the other group of its row. The rows of Swedish
-are also those of Danish and Norwegian."""
 _PARTICLES = words_of("an ein aus ab auf zu aan uit på av")
-"""Words of ``_FOREIGN_GROUPS`` that are prepositions if a noun follows."""
+"""Words of ``foreign_opposite_groups`` that are prepositions if a noun follows."""
 _PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
 _SHORTEST_STEM = 4
 """The fewest characters of a word after a negative prefix. Shorter words mostly have no prefix:
@@ -281,8 +61,10 @@ def _rivals(rows: Iterable[str]) -> dict[str, frozenset[str]]:
 
 _OPPOSITES = _rivals(
     [
-        *(_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split(),
-        *rows_of(_OPPOSITE_GROUPS + _FOREIGN_GROUPS),
+        *VOCABULARY["opposite_pairs"].split(),
+        *VOCABULARY["foreign_opposite_pairs"].split(),
+        *rows_of(VOCABULARY["opposite_groups"]),
+        *rows_of(VOCABULARY["foreign_opposite_groups"]),
     ]
 )
 
@@ -348,17 +130,7 @@ _NEGATIONS = words_of("""
     not no never without cannot except excluding none neither nobody nothing nowhere non unable
     unless hardly barely scarcely rarely seldom
 """)
-_FOREIGN_NEGATIONS = words_of("""
-    nicht kein keine keinen keinem keiner keines nie niemals ohne weder
-    pas jamais sans aucun aucune nunca jamás jamas sin ningún ningun ninguna tampoco
-    não nao sem nenhum nenhuma senza nessun nessuna nessuno niet geen nooit zonder
-    nigdy bez żaden żadna żadne inte aldrig utan ingen inget inga ikke aldri uden uten
-    nikdy není nem soha nélkül niciodată fără değil tidak tanpa bukan không
-""")
-"""Negations of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish, Danish,
-Norwegian, Czech, Hungarian, Romanian, Turkish, Indonesian and Vietnamese. "No" and "non" are in the
-English list. In most of these languages two negations do not cancel each other ("no puedo nunca").
-"""
+_FOREIGN_NEGATIONS = words_of(VOCABULARY["foreign_negations"])
 _FOREIGN_STEMS = stems_of(" ".join(_FOREIGN_NEGATIONS))
 _ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS | NEGATED_VERBS
 _BEFORE_FOREIGN = words_of(
@@ -633,50 +405,10 @@ _LONGEST_THING = 4
 
 _GROUPS = stems_of("company employer firm organisation organization business team department club")
 """Owners that are not people."""
-_PEOPLE = """
-    child kid son daughter teenager stepchild / baby infant newborn toddler
-    / wife husband spouse partner fiance fiancee girlfriend boyfriend
-    / mother mum mom father dad parent / grandmother grandfather grandparent grandma grandpa
-    / brother sister sibling / uncle aunt cousin nephew niece / friend mate / neighbour neighbor
-    / colleague coworker teammate / boss manager supervisor employer / contractor freelancer
-    / landlord tenant lodger / roommate flatmate housemate / student pupil / pensioner retiree
-    / dog puppy / cat kitten
-"""
-"""People that a question can be about. The words of one group mean the same."""
 
-_KINDS = """
-    home house homeowner contents building / car motor auto vehicle / travel trip / pet / life
-        / health medical / dental / renter
-    personal private individual / business corporate company commercial / joint shared
-    free basic standard / premium pro enterprise plus / student
-    economy / business / first
-    domestic / international overseas abroad
-    hand cabin carry / checked hold
-    delivery shipping / billing
-    employee staff salaried / contractor freelance freelancer self agency / volunteer / intern
-    permanent / temporary casual zero
-    adult / child kid infant / senior pensioner / student
-    undergraduate bachelor / postgraduate graduate master phd doctorate
-    home / abroad overseas / office
-    flat apartment house home / office shop
-    savings saver / current checking / credit
-    instant / fixed / notice
-    debit / credit / prepaid
-    desktop laptop computer / mobile phone tablet
-    ios iphone ipad / android
-    windows / mac macos / linux
-    man / woman
-    indoor / outdoor
-    primary / secondary
-    local / remote
-    employer / employee
-    physical / virtual
-    dollar usd / euro eur / pound gbp sterling / yen jpy / rupee inr / franc chf / yuan cny / peso
-"""
-"""Kinds of a thing: the groups of one row exclude each other."""
 
-_PERSON = stem_classes(by_first_word(_PEOPLE))
-_RIVAL_KINDS = _rivals(rows_of(_KINDS))
+_PERSON = stem_classes(by_first_word(VOCABULARY["people"]))
+_RIVAL_KINDS = _rivals(rows_of(VOCABULARY["kinds"]))
 
 
 def scopes_differ(a: Parse, b: Parse) -> bool:

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING
 from headstart.policies.guards import facts, negation, word_order
 from headstart.policies.guards.words import (
     ABOUT_CASE,
-    CONTRASTS,
-    FOREIGN_CONTRASTS,
     FOREIGN_QUESTIONS,
     MAY_BE_FORMULA,
     MOST_VECTORS,
     SPELLED,
+    VOCABULARY,
     Parse,
     count_common_start,
     is_foreign_function_word,
@@ -320,10 +319,10 @@ _TENSES = stem_classes(
 _BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
 """The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
 
-_CONTRAST_ROWS = [*map(stem_groups, rows_of(CONTRASTS))]
-_FOREIGN_ROWS = [*map(stem_groups, rows_of(FOREIGN_CONTRASTS))]
-_CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
-_CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
+_CONTRAST_ROWS = [*map(stem_groups, rows_of(VOCABULARY["contrasts"]))]
+_FOREIGN_ROWS = [*map(stem_groups, rows_of(VOCABULARY["foreign_contrasts"]))]
+_CONTRASTED = stems_of(VOCABULARY["contrasts"].replace("/", " "))
+_CONTRASTED_FOREIGN = stems_of(VOCABULARY["foreign_contrasts"].replace("/", " "))
 
 _OTHERS = FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
 """Words that change what a prompt asks for, unless the other prompt has the same ones. The last

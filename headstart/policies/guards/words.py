@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from headstart.types import Frozen, word_classes, words_of
+from headstart.types import Frozen, read_vocabulary, word_classes, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -219,23 +219,15 @@ def split_words(text: str) -> list[Word]:
     ]
 
 
+# --- long lists of words -------------------------------------------------------------------------
+
+VOCABULARY = read_vocabulary(__name__)
+"""The lists of ``vocabulary.toml``, by name."""
+
+
 # --- stems ----------------------------------------------------------------------------------------
 
-_IRREGULAR = {
-    "bought": "buy", "sold": "sell", "sent": "send", "lost": "lose", "paid": "pay", "made": "make",
-    "took": "take", "taken": "take", "went": "go", "gone": "go", "goes": "go", "came": "come",
-    "gave": "give", "given": "give", "wrote": "write", "written": "write", "ran": "run",
-    "began": "begin", "begun": "begin", "broke": "break", "broken": "break", "chose": "choose",
-    "chosen": "choose", "found": "find", "kept": "keep", "left": "leave", "met": "meet",
-    "said": "say", "saw": "see", "seen": "see", "spent": "spend", "stole": "steal",
-    "stolen": "steal", "thought": "think", "told": "tell", "understood": "understand",
-    "won": "win", "built": "build", "caught": "catch", "drove": "drive", "driven": "drive",
-    "ate": "eat", "eaten": "eat", "fell": "fall", "fallen": "fall", "felt": "feel", "flew": "fly",
-    "forgot": "forget", "forgotten": "forget", "grew": "grow", "grown": "grow", "held": "hold",
-    "knew": "know", "known": "know", "led": "lead", "lent": "lend", "rose": "rise",
-    "children": "child", "people": "person", "men": "man", "women": "woman", "feet": "foot",
-    "teeth": "tooth", "mice": "mouse", "wives": "wife", "lives": "life", "leaves": "leave",
-}  # fmt: skip
+_IRREGULAR = dict(pair.split("/") for pair in VOCABULARY["irregular"].split())
 _VOWEL = re.compile("[aeiouy]")
 
 
@@ -311,7 +303,7 @@ def by_first_word(groups: str) -> dict[str, str]:
 
 def rows_of(table: str) -> list[str]:
     """Return the rows of a table. A line that is indented further continues the row before it."""
-    return table.replace("\n        ", " ").strip().splitlines()
+    return table.replace("\n    ", " ").strip().splitlines()
 
 
 def count_common_start(one: Sequence[object], other: Sequence[object]) -> int:
@@ -321,104 +313,26 @@ def count_common_start(one: Sequence[object], other: Sequence[object]) -> int:
 
 # --- function words and languages -----------------------------------------------------------------
 
-_FUNCTION_WORDS = words_of("""
-    a an the this that these those some any each every either such same own other
-    i me my mine myself we us our ours ourselves you your yours yourself he him his himself she her
-    hers herself it its itself they them their theirs themselves one ones someone somebody anyone
-    anybody everyone everybody something anything everything
-    who whom whose which what when where why how whether if
-    am is are was were be been being do does did done doing have has had having can could will
-    would shall should may might must ought
-    and or but nor so than then because while as about of at by for with from to into onto in out on
-    off over under up down through across via per between among against during before after until
-    since within upon
-    not no never none neither without cannot except
-    very too also just only even still yet already ever again here there now really quite actually
-    please thanks thank hi hello hey ok okay kindly yes yeah yep sir madam
-    um uh er erm hmm hm ah oh well so just basically pls plz thx ta cheers dear lol btw bit
-    wanna gonna gotta lemme gimme
-    im ive id ill youre youve theyre weve hes shes thats whats wheres hows whos whens theres heres
-    much many somewhere anywhere everywhere nowhere
-    help tell know inform possible able try tries tried trying seem seems think believe wonder
-    wondering sure reason want wants wanted need needs needed like wish way ways let lets got get
-    gets getting
-    s t d m ll re ve etc
-""")
 NEGATED_VERBS = words_of("""
     dont cant wont isnt arent wasnt werent doesnt didnt couldnt shouldnt wouldnt hasnt havent hadnt
     neednt mustnt mightnt shant aint
 """)
 """Contractions as people type them without the apostrophe."""
-_GRAMMAR = _FUNCTION_WORDS | NEGATED_VERBS
-_FOREIGN_WORDS = """
-    de: der die das den dem des ein eine einen einem einer eines und oder aber dass daß ob wenn
-    alle weil als wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich
-    du er sie es wir ihr mich dich sich uns euch mir dir ihm ihn ihnen man ist sind war waren
-    bin bist sein hat habe haben hast hatte wird werden wurde worden kann kannst können könnte
-    könnten könntest muss müssen soll sollte sollen will möchte möchten würde würden darf dürfen
-    im in am an auf aus bei beim bis durch für gegen mit nach seit um unter von vom vor über zu
-    zum zur zwischen hier da dort so auch noch schon sehr bitte danke denn doch etwas gibt
-    wieviel viel dieser diese dieses diesen diesem mein meine meinen meinem meiner dein deine
-    deinen sag deinem deiner seine seinen seinem seiner ihre ihren ihrem ihrer unser unsere
-    unserem unseren unserer während ab
-    / fr: le la les un une des du de et ou mais que si quand comme qui quoi où comment pourquoi
-    combien quel quelle quels quelles je tu il elle on nous vous ils elles me te se moi toi lui
-    leur y en ce cet cette ces ça cela est sont suis es êtes sommes était être ai as a avons
-    avez ont avoir fait faire fais peux peut puis pouvez pourrais pourriez pouvoir dois doit
-    devez faut veux veut voudrais voulez dans sur sous avec pour par entre chez vers depuis
-    pendant ne plus très aussi bien ici là au aux à mon ma mes ton ta tes son sa ses notre nos
-    votre vos merci svp plaît dites dis leurs avant après dès l' d' c' j' m' n' s' t' qu' jusqu'
-    lorsqu' puisqu'
-    / es: el los las un una unos unas del de y e o u pero que si cuando como cómo qué quién
-    quiénes cuál cuáles cuándo dónde cuánto cuánta cuántos cuántas yo tú él ella nosotros usted
-    ustedes ellos ellas me te se nos lo le les mí ti es son soy eres somos era está están estoy
-    estás estar ser he ha has han hay haber tiene tienen tengo tienes tener puede puedo puedes
-    podría podrías podemos poder debo debe quiero quieres quiere quisiera en con para a al sobre
-    entre desde hasta hacia muy también más ya este esta esto estos estas ese esa eso mi mis tu
-    tus su sus nuestro nuestra favor gracias dime hacer hago hace saber aquí nuestros nuestras
-    antes después durante mientras la
-    / it: il lo i gli un uno una dei delle degli di del dello della e ed o ma se cosa chi dove
-    perché quanto quanta quanti quante quale quali io tu lui lei noi voi loro mi ti si ci vi ne
-    è sono sei siamo era essere ho hai ha abbiamo avete hanno avere posso puoi può potrei
-    potresti potete devo deve dovrei voglio vuoi vorrei fa in con su per tra fra da dal dalla a
-    al alla ai alle nel nella nei nelle sul sulla questo questa questi queste quello quella mio
-    mia miei mie tuo tua suo sua nostro nostra molto anche più già qui grazie favore dimmi tuoi
-    tue suoi sue nostri nostre prima dopo l' d' c' m' n' s' t' un' dell' all' nell' sull' dall'
-    dov' cos' quest' quell' com'
-    / pt: o os as um uma uns umas do da dos das de e ou mas que se como quem onde qual quais
-    porquê porque quanto quanta eu você vocês ele nós eles elas me te nos lhe são sou era está
-    estão estou estar ser tem têm ter posso pode podes poderia podem devo deve quer queria
-    gostaria é há foi foram podem devem em no na nas com pelo pela para pra a ao à às sobre entre
-    desde até este esta isto isso meu minha meus minhas teu tua seu sua nosso nossa muito mais
-    aqui favor obrigado obrigada faço fazer faz saber diga teus seus nossos nossas depois enquanto
-    tuas antes num numa pelas pelos
-    / nl: de het een en of maar dat als wanneer hoe wat wie waar waarom welke welk hoeveel ik
-    jij je u hij zij ze wij we jullie mij me jou hem haar ons hen is zijn ben bent was waren heb
-    hebt heeft hebben had word wordt worden kan kun kunt kunnen kon zou zouden moet moeten mag
-    wil wilt willen in op aan uit bij tot door voor tegen met naar sinds om onder van over te er
-    hier daar ook nog al alle heel graag alsjeblieft alstublieft dank bedankt deze dit die mijn jouw
-    onze vertel hun na tijdens vanaf
-    / pl: i a w z we ze na do od po za o u przez dla przy pod nad przed między jak co kto gdzie
-    kiedy dlaczego czemu ile jaki jaka jakie jakich jaką który która które czy że żeby aby bo
-    gdy jeśli ja ty on ona ono my wy oni mnie mi ciebie ci się go jej jego ich nas wam mu jest
-    są jestem był była było być mam masz ma mamy mają mieć mogę możesz może można muszę chcę
-    chciałbym chciałabym chcesz proszę dziękuję to ten ta te tym tego tej mój moja moje twój
-    twoja tak też już jeszcze bardzo twoje nasz nasza nasze
-    / sv: den det en ett och eller att om när hur vad vem var varför vilken vilket vilka jag du
-    han hon vi ni de mig dig sig oss er är vara ha kan kunde ska skulle vill måste får i på av
-    från till för med över mellan här där också bara mycket tack snälla denna detta dessa min
-    mitt mina din ditt dina hans hennes vår vårt våra före efter
-"""
-"""Articles, pronouns, prepositions, auxiliaries and the like of German, French, Spanish, Italian,
-Portuguese, Dutch, Polish and Swedish."""
+_GRAMMAR = words_of(VOCABULARY["function_words"]) | NEGATED_VERBS
+
+
+def _by_language(table: str) -> Iterator[tuple[str, str]]:
+    """Yield the language and the words of each part of a table: "de: der die / fr: le la"."""
+    for part in table.split("/"):
+        language, _, words = part.partition(":")
+        yield language.strip(), words
 
 
 def _languages_of() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for block in _FOREIGN_WORDS.split("/"):
-        language, _, words = block.partition(":")
+    for language, words in _by_language(VOCABULARY["foreign_function_words"]):
         for word in words.split():
-            found[word] = (*found.get(word, ()), language.strip())
+            found[word] = (*found.get(word, ()), language)
     return found
 
 
@@ -429,123 +343,12 @@ _ALSO_ENGLISH = words_of("""
     pan prima solo son sons ten ton u un van w war ya yo
 """)
 """Words of other languages that are also English words, so that they show no language."""
-CONTRASTS = """
-    before until / after since once / while when during whenever / at / with
-    before until / after since once / on at
-    in into inside to at / out outside / through / around / past / behind / near beside / below
-    for / against
-    to / from / through / past
-    him himself / her herself / it itself / them themselves / us ourselves / me myself
-    i we / he / she / they
-    a an the this that my your / another
-    my / your
-    still / already
-    can could may might / must
-    how / why
-    how / when
-    what / why
-    when / where / who / why
-    on / off / up / down / back / out
-    this / next coming / last past previous
-    all / any
-"""
-"""Function words that change the meaning if they are exchanged for another group of their row. Some
-pairs are left out, such as "can" and "should": "How should I pay?" asks the same as "How can I
-pay?"."""
-FOREIGN_CONTRASTS = """
-    mein meine meinen meinem meiner / dein deine deinen deinem deiner / sein seine seinen seinem
-        / unser unsere unserem unseren unserer / ihre ihren ihrem ihrer
-    mon ma mes / ton ta tes votre vos / son sa ses / notre nos / leur leurs
-    mi mis / tu tus / su sus / nuestro nuestra nuestros nuestras
-    mio mia miei mie / tuo tua tuoi tue / suo sua suoi sue / nostro nostra nostri nostre
-    meu minha meus minhas / teu tua teus tuas / seu sua seus suas / nosso nossa nossos nossas
-    mijn / jouw je / zijn haar / onze ons / hun
-    mój moja moje / twój twoja twoje / jego jej ich / nasz nasza nasze
-    min mitt mina / din ditt dina / hans hennes / vår vårt våra
-    vor / nach / während
-    nach zu / aus von
-    en vers / depuis
-    hacia / desde
-    naar / vanuit
-    avant / après / pendant
-    antes / después depois / durante mientras enquanto
-    prima / dopo / durante
-    voor / na / tijdens
-    przed / po
-    före / efter
-    ab seit / bis
-    dès depuis / jusqu
-    desde / hasta até
-    vanaf sinds / tot
-    od / do
-    från / till
-    er / sie
-    il / elle
-    él / ella
-    lui / lei
-    ele / ela
-    hij / zij ze
-    han / hon
-"""
-"""The same for other languages: my and your, before and after, since and until, he and she."""
-FOREIGN_QUESTIONS = stems_of(
-    """
-    wann wo warum wie wieso quand où pourquoi comment quel quelle combien
-    cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuántas quando onde quem quanto quantos
-    porquê
-    dove perché quanti wanneer waar waarom hoe hoeveel kiedy gdzie kto dlaczego jak ile
-    när vem varför hur hvornår hvor hvem hvorfor hvordan kapan mana siapa mengapa bagaimana berapa
-    zaman nerede neden nasıl kaç nào đâu sao gì nhiêu
-    """  # noqa: RUF001 - Turkish
-)
-"""The question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish,
-Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names, such as
-"come", "ai" and "kim", and without the French "qui", which mostly asks nothing."""
-FOREIGN_OPENING = stems_of("""
-    im am an auf aus bei beim durch für gegen mit nach seit um vom vor über zu zum zur zwischen
-    während ab bis wenn ob weil wo wie wer wann welche ich dans sur sous avec pour par chez vers
-    depuis pendant à au aux si quand où comment pourquoi combien quel quelle en con para al sobre
-    entre desde hasta hacia cuando como cómo cuál dónde cuándo su per tra fra da dal dalla alla nel
-    nella sul sulla se come dove em na nos nas com por pelo pela ao às até quando qual onde num numa
-    aan op met voor naar bij uit om tegen tot als hoe waar w we z ze za przez dla przy pod nad przed
-    między jak gdzie kiedy jeśli i på från till för med mellan hur när
-""")
-"""Prepositions, conjunctions and question words with which a phrase begins."""
-FOREIGN_DATES = """
-    monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
-    martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
-    miercoles mercoledì woensdag środa środę onsdag / thursday donnerstag jeudi jueves giovedì
-    donderdag czwartek torsdag / friday freitag vendredi viernes venerdì vrijdag piątek fredag /
-    saturday samstag sonnabend samedi sábado sabado sabato zaterdag sobota sobotę lördag lørdag
-    / sunday sonntag dimanche domingo domenica zondag niedziela niedzielę söndag søndag /
-    january januar janvier enero gennaio janeiro januari styczeń stycznia / february februar
-    février febrero febbraio fevereiro februari luty lutego / march märz marzec maart /
-    april avril kwiecień kwietnia / june juin junio giugno junho juni czerwiec czerwca / july
-    juillet julio luglio julho juli lipiec lipca / august août agosto augustus sierpień sierpnia
-    / september septembre septiembre settembre setembro wrzesień września / october oktober
-    octobre octubre ottobre outubro październik października / november novembre noviembre
-    novembro listopad listopada / december dezember décembre diciembre dicembre dezembro
-    grudzień grudnia / today heute aujourd'hui hoy oggi hoje vandaag dziś dzisiaj idag /
-    yesterday gestern ayer ieri ontem gisteren wczoraj igår / tomorrow demain mañana domani
-    amanhã jutro imorgon
-"""
-"""Days and months of other languages, after the English name. Words that also mean something else
-in English or in another of these languages are left out, such as "mars" and "morgen"."""
+FOREIGN_QUESTIONS = stems_of(VOCABULARY["foreign_questions"])
+FOREIGN_OPENING = stems_of(VOCABULARY["foreign_opening"])
 _FOREIGN_NUMBERS = {
     language: {word: str(place // 2 + 2) for place, word in enumerate(words.split()) if word != "-"}
-    for language, words in {
-        "de": "zwei - drei - vier - fünf - sechs - sieben - acht - neun - zehn",
-        "fr": "deux - trois - quatre - cinq - six - sept - huit - - - dix",
-        "es": "dos - tres - cuatro - cinco - seis - siete - ocho - nueve - diez",
-        "it": "due - tre - quattro - cinque - - - sette - otto - nove - dieci",
-        "pt": "dois duas três - quatro - cinco - seis - sete - oito - nove - dez",
-        "nl": "twee - drie - vier - vijf - zes - zeven - acht - negen - tien",
-        "pl": "dwa dwie trzy - cztery - pięć - sześć - siedem - osiem - dziewięć - dziesięć",
-        "sv": "två - tre - fyra - fem - - - sju - åtta - nio - tio",
-    }.items()
+    for language, words in _by_language(VOCABULARY["foreign_numbers"])
 }
-"""Two words for each number from 2 to 10, or "-": the French "neuf", the Italian "sei" and the
-Swedish "sex" mostly mean something else."""
 
 
 @lru_cache(maxsize=16_384)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import CHARS_PER_TOKEN
-from headstart.types import Frozen
+from headstart.types import Frozen, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -460,17 +460,9 @@ def may_edit(asked: CanonicalRequest, edit: EditRequest) -> bool:
 
 MIN_PREDICTED_CHARS = 200
 """Minimum length of a prediction: a shorter answer is written before a prediction could help."""
-_UNPREDICTABLE_FIELDS = (
-    "audio",
-    "function_call",
-    "functions",
-    "logprobs",
-    "max_completion_tokens",
-    "prediction",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "web_search_options",
+_UNPREDICTABLE_FIELDS = words_of(
+    "audio function_call functions logprobs max_completion_tokens prediction tool_choice tools "
+    "top_logprobs web_search_options"
 )
 _PENALTIES = ("frequency_penalty", "presence_penalty")
 
