@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headstart.decisions import Encoding, HistoryComparison, Outcome, RankedNeighbor, Verdict
+from headstart.decisions import Encoding, Gate, HistoryComparison, Outcome, RankedNeighbor, Verdict
 from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import HotTier, Replica
@@ -115,9 +115,9 @@ class NearEnough:
     parse_version = ""
     minimum = 0.9
 
-    def gate(self, context: MatchContext) -> float:
+    def gate(self, context: MatchContext) -> Gate:
         """Encode every question."""
-        return 0.0
+        return Gate(least=0.0)
 
     def hit_share(self, context: MatchContext) -> float:
         return 1.0
@@ -126,6 +126,7 @@ class NearEnough:
         self,
         context: MatchContext,
         similarity: float,
+        gate: Gate,
         *,
         sampled: bool,
         served: bool,
