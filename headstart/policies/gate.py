@@ -62,9 +62,11 @@ STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 HALVED_AFTER = 50
 """The number of fruitless samples after which the share of sampled questions is halved."""
-LEAST_SAMPLE = GATE_SAMPLE / 4
-"""The smallest share of the questions below the gate that is sampled: after 150 fruitless ones.
-Then fewer than one such question in fifty is a hit, so by ``WORTH`` they are not worth encoding."""
+MOST_FRUITLESS = 3 * HALVED_AFTER
+"""After so many fruitless samples the share is a quarter, and is not lowered further. Then fewer
+than one question below the gate in fifty is a hit: by ``WORTH`` they are not worth encoding."""
+NOTHING_SERVED = -1
+"""The number of all rules by which no question can be a hit now, unless an alarm is the reason."""
 SAME_GATE = STEP / 2
 """A gate that has moved farther than this stops other questions, so all samples count anew."""
 MOST_DOMAINS = 4096
@@ -126,16 +128,19 @@ class GateCounts(Frozen, frozen=True):
 
     def gate(self, least: float, rule: int = 0, equal: float = 0.0) -> Gate:
         """Return a gate with the share of the questions below it that are encoded nevertheless."""
-        count = self._fruitless_below(least, rule, equal)
-        share = max(GATE_SAMPLE * HALVED_AFTER / (HALVED_AFTER + count), LEAST_SAMPLE)
+        count = min(self._fruitless_below(least, rule, equal), MOST_FRUITLESS)
+        share = GATE_SAMPLE * HALVED_AFTER / (HALVED_AFTER + count)
         return Gate(least=least, share=share, rule=rule, equal=equal)
 
     def _fruitless_below(self, least: float, rule: int, equal: float) -> int:
-        """Return the fruitless samples that say something about the questions below a gate."""
+        """Return the fruitless samples that say something about the questions below a gate.
+
+        If nothing is served, the gate costs no hits. Then only equal answers are a sign.
+        """
         known = self.fruitless_at
-        if known is None or known.rule != rule or known.equal < equal:
-            return 0
-        return self.fruitless if abs(known.least - least) <= SAME_GATE else 0
+        if known is None or known.rule != rule or abs(known.least - least) > SAME_GATE:
+            return MOST_FRUITLESS if rule == NOTHING_SERVED else 0
+        return 0 if known.equal < equal else self.fruitless
 
     @property
     def lost(self) -> float:
@@ -211,7 +216,8 @@ def gate_of(
 
     ``learned`` tells whether the domain has a learned rule. ``least_served`` is the lowest
     similarity that this rule serves, or None if it serves nothing. ``rule`` changes when another
-    rule decides about hits. The gate is the upper end of the highest closed range.
+    rule decides about hits, and may be ``NOTHING_SERVED``. The gate is the upper end of the highest
+    closed range.
     """
     gate = OPEN
     seen_from_here_up = equal_from_here_up = 0.0

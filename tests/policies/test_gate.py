@@ -15,11 +15,11 @@ from headstart.policies.gate import (
     HALVED_AFTER,
     HIGHEST,
     HIT_MEMORY,
-    LEAST_SAMPLE,
     LOWEST,
     MARGIN,
     MOST_DOMAINS,
     MOST_LOST,
+    NOTHING_SERVED,
     OPEN,
     STEP,
     WINDOW,
@@ -34,6 +34,7 @@ from headstart.policies.match import StaticMatch, VerifiedMatch
 
 CONTEXT = MatchContext(domain="d")
 GATE = Gate(least=0.7)
+LEAST_SAMPLE = GATE_SAMPLE / 4
 NOTHING = SketchLabels()
 
 
@@ -244,6 +245,17 @@ def test_other_traffic_restores_the_full_sample(changed: Gate) -> None:
     assert share(counts, gate) == LEAST_SAMPLE
     assert share(counts, changed) == GATE_SAMPLE
     assert share(fruitless(150, changed, counts), changed) == LEAST_SAMPLE
+
+
+def test_where_nothing_is_served_only_equal_answers_restore_the_full_sample() -> None:
+    gate = Gate(least=GATE.least, rule=NOTHING_SERVED, equal=5.0)
+    moved = Gate(least=GATE.least + 0.1, rule=NOTHING_SERVED, equal=5.0)
+    equal = Gate(least=GATE.least, rule=NOTHING_SERVED, equal=6.0)
+    serving = Gate(least=GATE.least, rule=1, equal=5.0)
+    counts = fruitless(1, gate)
+    assert share(GateCounts(), gate) == share(counts, gate) == share(counts, moved) == LEAST_SAMPLE
+    assert share(counts, equal) == share(counts, serving) == GATE_SAMPLE
+    assert share(fruitless(HALVED_AFTER, equal, counts), equal) == pytest.approx(GATE_SAMPLE / 2)
 
 
 def test_neither_a_gate_that_hardly_moved_nor_halved_counts_restore_the_full_sample() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from headstart.decisions import Label, LabelSource, Rule, Verdict
+from headstart.decisions import GATE_SAMPLE, Label, LabelSource, Rule, Verdict
 from headstart.errors import ConfigError
 from headstart.policies.gate import GateCounts
 from headstart.policies.learned_rule import error_limit as constants
@@ -141,6 +141,9 @@ def test_each_rule_of_a_domain_has_a_gate_of_its_own() -> None:
     assert (unqualified.rule, unqualified.threshold()) == (Rule.LEARNED, None)
     domains = (Domain(ERROR_LIMIT), serving, alarmed, unqualified)
     assert len({domain.gate(GateCounts()).rule for domain in domains}) == len(domains)
+    for domain in (Domain(ERROR_LIMIT), serving, alarmed):
+        assert domain.gate(GateCounts()).share == GATE_SAMPLE
+    assert unqualified.gate(GateCounts()).share < GATE_SAMPLE / 2
 
 
 def test_the_gate_tells_of_equal_answers_below_it() -> None:

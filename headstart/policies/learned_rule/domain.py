@@ -17,7 +17,7 @@ import numpy as np
 
 from headstart.decisions import Gate, Label, LabelSource, Rule, Verdict
 from headstart.errors import HeadstartError
-from headstart.policies.gate import GateCounts, SketchLabels, gate_of
+from headstart.policies.gate import NOTHING_SERVED, GateCounts, SketchLabels, gate_of
 from headstart.policies.learned_rule.error_limit import (
     AUDITS_HALF_LIFE,
     CAUTION,
@@ -555,13 +555,17 @@ class Domain:
         known = self._gate
         if known is None or known[0] is not self._state or known[1] is not counts:
             threshold, learned = self.threshold(), self.rule is Rule.LEARNED
+            alarms, alarmed = self._state.counts.alarms, self._state.alarmed
+            rule = 4 * alarms + 2 * alarmed + learned
+            if threshold is None and not alarmed:
+                rule = NOTHING_SERVED
             gate = gate_of(
                 self.sketch_labels,
                 counts,
                 noise_of(self._state, self.error_limit),
                 learned=learned,
                 least_served=self._least_above(threshold) if learned else None,
-                rule=4 * self._state.counts.alarms + 2 * learned + (threshold is not None),
+                rule=rule,
             )
             known = self._gate = self._state, counts, gate
         return known[2]
