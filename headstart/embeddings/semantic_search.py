@@ -135,7 +135,8 @@ class SemanticSearch(Generic[P]):
         )  # fmt: skip
         try:
             lookup = await self._search(query)
-            if lookup.entry is None and await self._arrives(query):
+            waiting = None if lookup.entry or query.refused else self._expected.get(group)
+            if waiting and await self._arrives(waiting, query):
                 lookup = await self._search(query)
         except StageError as error:
             query.add_time("encode_s" if error.stage == "encoder" else "lookup_s")
@@ -144,10 +145,11 @@ class SemanticSearch(Generic[P]):
         self._report_gate(query, lookup)
         return msgspec.structs.replace(lookup, **query.spent)
 
-    async def _arrives(self, query: SemanticQuery) -> bool:
+    async def _arrives(
+        self, waiting: dict[asyncio.Event, bytes | NDArray[np.float32] | None], query: SemanticQuery
+    ) -> bool:
         """Wait for the near entries that are being indexed; tell whether one has come."""
-        waiting = None if query.refused else self._expected.get(query.group)
-        expected = self._near_arrivals(waiting, query) if waiting else None
+        expected = self._near_arrivals(waiting, query)
         if not expected:
             return False
         with anyio.CancelScope(deadline=query.began + query.longest_s):
