@@ -135,12 +135,18 @@ class GateCounts(Frozen, frozen=True):
     def _fruitless_below(self, least: float, rule: int, equal: float) -> int:
         """Return the fruitless samples that say something about the questions below a gate.
 
-        If nothing is served, the gate costs no hits. Then only equal answers are a sign.
+        If nothing is served, the gate costs no hits. Then only an equal answer or a gate that was
+        lowered is a sign.
         """
-        known = self.fruitless_at
-        if known is None or known.rule != rule or abs(known.least - least) > SAME_GATE:
-            return MOST_FRUITLESS if rule == NOTHING_SERVED else 0
-        return 0 if known.equal < equal else self.fruitless
+        known, nothing = self.fruitless_at, rule == NOTHING_SERVED
+        if known is None:
+            return MOST_FRUITLESS if nothing else 0
+        if nothing and least > known.least + SAME_GATE:
+            return self.fruitless
+        other = known.rule != rule and not nothing
+        if other or abs(known.least - least) > SAME_GATE or known.equal < equal:
+            return 0
+        return self.fruitless
 
     @property
     def lost(self) -> float:
@@ -179,9 +185,9 @@ class GateCounts(Frozen, frozen=True):
     def _with_sample(self, passed: tuple[float, ...], gate: Gate, *, served: bool) -> GateCounts:
         if not served:
             count = self._fruitless_below(gate.least, gate.rule, gate.equal)
-            # Counts of labels are halved now and then. So the least number of them is kept.
             kept = self.fruitless_at if count else None
-            if kept is None or kept.equal > gate.equal:
+            # Counts of labels are halved now and then. So the least number of them is kept.
+            if kept is None or gate.rule == NOTHING_SERVED or kept.equal > gate.equal:
                 kept = gate
             return msgspec.structs.replace(
                 self, passed=passed, fruitless=count + 1, fruitless_at=kept

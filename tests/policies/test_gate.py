@@ -249,13 +249,30 @@ def test_other_traffic_restores_the_full_sample(changed: Gate) -> None:
 
 def test_where_nothing_is_served_only_equal_answers_restore_the_full_sample() -> None:
     gate = Gate(least=GATE.least, rule=NOTHING_SERVED, equal=5.0)
-    moved = Gate(least=GATE.least + 0.1, rule=NOTHING_SERVED, equal=5.0)
     equal = Gate(least=GATE.least, rule=NOTHING_SERVED, equal=6.0)
-    serving = Gate(least=GATE.least, rule=1, equal=5.0)
     counts = fruitless(1, gate)
-    assert share(GateCounts(), gate) == share(counts, gate) == share(counts, moved) == LEAST_SAMPLE
-    assert share(counts, equal) == share(counts, serving) == GATE_SAMPLE
+    assert share(GateCounts(), gate) == share(counts, gate) == LEAST_SAMPLE
+    assert share(counts, equal) == GATE_SAMPLE
     assert share(fruitless(HALVED_AFTER, equal, counts), equal) == pytest.approx(GATE_SAMPLE / 2)
+
+
+def test_where_nothing_is_served_a_higher_gate_is_no_sign_and_a_lower_one_is() -> None:
+    gate = Gate(least=0.6, rule=NOTHING_SERVED, equal=5.0)
+    higher = Gate(least=0.8, rule=NOTHING_SERVED, equal=9.0)
+    counts = fruitless(1, gate)
+    assert share(counts, higher) == LEAST_SAMPLE
+    counts = fruitless(1, higher, counts)
+    assert share(counts, gate) == GATE_SAMPLE
+
+
+def test_samples_count_on_when_a_rule_serves_nothing_any_more_and_anew_when_one_serves() -> None:
+    serving = Gate(least=GATE.least, rule=1)
+    nothing = Gate(least=GATE.least, rule=NOTHING_SERVED)
+    counts = fruitless(HALVED_AFTER, serving)
+    assert share(counts, nothing) == pytest.approx(GATE_SAMPLE / 2)
+    counts = fruitless(HALVED_AFTER, nothing, counts)
+    assert share(counts, nothing) == pytest.approx(GATE_SAMPLE / 3)
+    assert share(counts, serving) == GATE_SAMPLE
 
 
 def test_neither_a_gate_that_hardly_moved_nor_halved_counts_restore_the_full_sample() -> None:
