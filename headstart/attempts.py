@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -31,7 +31,7 @@ PREFIX_TOKENS = 1024
 """Shortest prompt that providers keep there."""
 
 
-class Tokens(NamedTuple):
+class Tokens(msgspec.Struct, frozen=True, gc=False):
     """The tokens of a call. ``prompt`` includes tokens read from or written to the prefix cache."""
 
     prompt: int = 0
@@ -44,6 +44,11 @@ class Tokens(NamedTuple):
     """Completion tokens of hidden reasoning."""
     hour_write: int = 0
     """The part of ``cache_write`` that the provider keeps for an hour, at a higher price."""
+
+
+def sum_tokens(calls: Iterable[Tokens]) -> Tokens:
+    """Return the tokens of several calls together."""
+    return Tokens(*map(sum, zip(*map(msgspec.structs.astuple, calls), strict=True)))
 
 
 class AttemptRole(StrEnum):

@@ -30,8 +30,21 @@ class Encoding(msgspec.Struct, frozen=True):
 
 
 GATE_SAMPLE = 0.02
-"""The share of the questions below the gate that pass nevertheless, to measure the hits that the
-gate costs."""
+"""The largest share of the questions below the gate that pass nevertheless, to measure the hits
+that the gate costs."""
+
+
+class Gate(Frozen):
+    """Which questions are worth encoding."""
+
+    least: float
+    """From this similarity of the nearest sketch on, a question is encoded."""
+    share: float = GATE_SAMPLE
+    """The share of the other questions that are encoded nevertheless."""
+    rule: int = 0
+    """A number that changes when another rule decides about hits."""
+    equal: float = 0.0
+    """The number of questions below the gate that had the answer of their neighbour."""
 
 
 class Neighbor(Frozen, kw_only=False):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headstart.attempts import RoutingEstimate
     from headstart.decisions import (
         Encoding,
+        Gate,
         HistoryComparison,
         Label,
         MatchContext,
@@ -276,13 +277,14 @@ class MatchPolicy(Protocol[P]):
     def minimum(self) -> float:
         """The lowest similarity (a cosine) that is judged; no entry below it needs to be loaded."""
 
-    def gate(self, context: MatchContext) -> float:
-        """Return the least similarity of sketches of a question that is worth encoding."""
+    def gate(self, context: MatchContext) -> Gate:
+        """Return which questions are worth encoding."""
 
     def note_encoded(
         self,
         context: MatchContext,
         similarity: float,
+        gate: Gate,
         *,
         sampled: bool,
         served: bool,
@@ -290,8 +292,8 @@ class MatchPolicy(Protocol[P]):
     ) -> None:
         """Count a question that was encoded, with the similarity of its nearest sketch.
 
-        ``sampled``: it was below the gate. ``served``: it was a hit. ``judged``: it had a neighbour
-        of at least the ``minimum`` that no guard vetoed.
+        ``sampled``: it was below the ``gate``, and was drawn with its share. ``served``: it was a
+        hit. ``judged``: it had a neighbour of at least the ``minimum`` that no guard vetoed.
         """
 
     def hit_share(self, context: MatchContext) -> float:

@@ -207,6 +207,8 @@ class Gated(Frozen, tag="gated"):
     """A question came to the gate: a sketch decided whether it was encoded."""
 
     outcome: GateOutcome
+    stands_for: float = 1.0
+    """The number of questions below the gate for which a sampled one that was a hit stands."""
 
 
 class Labelled(Frozen, tag="labelled"):

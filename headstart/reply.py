@@ -133,8 +133,13 @@ class Transcript:
                 if self.room < 0:
                     self._overflow()
                 continue
+            # No ``match``: a class pattern that does not match takes four times as long.
+            add = self._adding.get(type(event))
             try:
-                self._add(event)
+                if add is not None:
+                    add(self, event)
+                elif not self.overflowed:
+                    self._entries.append(event)
             except Exception as error:  # noqa: BLE001 - the answer passes all the same
                 self.failure = error
 
@@ -215,14 +220,6 @@ class Transcript:
         except Exception as error:  # noqa: BLE001 - the answer passes all the same
             self.failure = error
             return None
-
-    def _add(self, event: Any) -> None:
-        # No ``match``: a class pattern that does not match takes four times as long.
-        add = self._adding.get(type(event))
-        if add is not None:
-            add(self, event)
-        elif not self.overflowed:
-            self._entries.append(event)
 
     def _add_error(self, event: ErrorReported) -> None:
         self.error = self.error or event
@@ -614,8 +611,8 @@ class Reply:
     """
 
     __slots__ = (
-        "_generators", "closing", "followed", "headers", "is_plain", "is_stream", "pieces",
-        "status", "storable", "transcript", "transforms", "upstream", "usual_speed",
+        "_generators", "closing", "followed", "headers", "is_plain", "is_stream", "not_stored",
+        "pieces", "status", "storable", "transcript", "transforms", "upstream", "usual_speed",
     )  # fmt: skip
 
     def __init__(
@@ -638,6 +635,8 @@ class Reply:
         """The body, once. Reading raises UpstreamError when the answer breaks off."""
         self.transforms = transforms
         self.storable = True
+        self.not_stored: str | None = None
+        """The reason why the answer cannot be stored, if status or headers say so."""
         self.followed: FollowedAnswer | None = None
         """Set if another process made the call. That process stores the answer and books it."""
         self.usual_speed: Callable[[], float | None] | None = None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, dataclass_tra
 
 import msgspec
 
-from headstart.attempts import AttemptLog
+from headstart.attempts import AttemptLog, AttemptRole
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -148,8 +148,8 @@ class Call(Frozen, kw_only=False):
     """The expected length of the answer, if the answers of similar prompts tell it."""
     prediction: str = ""
     """A text that the answer may resemble, for providers that take such a hint; "": unknown."""
-    role: str = "first"
-    """The reason for the call: an ``attempts.AttemptRole``."""
+    role: AttemptRole = AttemptRole.FIRST
+    """The reason for the call."""
     contested: bool = False
     """Several upstreams are asked at once, and only the fastest answer is read."""
     cache_marks: CacheMarks | None = None

@@ -309,8 +309,6 @@ _PADDING = frozenset({"obfuscation", "p"})
 _CHUNK = _PADDING | words_of(
     "id object created model system_fingerprint service_tier choices usage error"
 )
-_NAMES = ("id", "model", "system_fingerprint", "service_tier")
-"""The fields of an answer that name it, its model and how it was made."""
 
 
 @dataclass(eq=False, repr=False)
@@ -329,7 +327,7 @@ class ChatDecoder(JSONDecoder):
         named = (event.get("model"), event.get("system_fingerprint"), event.get("service_tier"))
         if named != self._named:
             self._named = named
-            _read_names(event, events)
+            _read_names(event, named, events)
         for position, choice in enumerate(_list(event.get("choices"))):
             self._read_choice(choice, position, events)
         _read_rest(event, events)
@@ -422,19 +420,15 @@ def decode_body(
     return read_whole(decoder().read, (document,))
 
 
-def _read_names(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
-    created = chunk.get("created")
-    texts = {name: value for name in _NAMES if type(value := chunk.get(name)) is str and value}
-    if texts.keys() - {"id"}:
-        events.append(
-            Started(
-                id=texts.get("id"),
-                model=texts.get("model"),
-                created=created if isinstance(created, int) and created else None,
-                fingerprint=texts.get("system_fingerprint"),
-                tier=texts.get("service_tier"),
-            )
-        )
+def _read_names(chunk: dict[str, Any], named: tuple[Any, ...], events: list[StreamEvent]) -> None:
+    id, model, fingerprint, tier = [
+        text if type(text) is str and text else None for text in (chunk.get("id"), *named)
+    ]
+    if model or fingerprint or tier:
+        created = chunk.get("created")
+        created = created if isinstance(created, int) and created else None
+        started = Started(id=id, model=model, created=created, fingerprint=fingerprint, tier=tier)
+        events.append(started)
 
 
 def _read_message(

@@ -65,6 +65,8 @@ ROW_TYPE = np.dtype("<f2")
 """The type of a number in a row."""
 _SIGNED = np.dtype("<i2")
 """A number of a row, read as an integer, has the same sign."""
+_SIGN_OF = bytes(b"01"[byte >> 7] for byte in range(256))
+"""The first bit of each byte, as a digit."""
 FEWEST_SIGNED = 4096
 """Fewest rows of a partition whose signs are kept. Fewer are compared in the same time without."""
 LEAST_EVEN = 0.5
@@ -361,7 +363,9 @@ class _ThreadArrays:
 
     def load_signs(self, row: bytes) -> Any:
         """Write the signs of a row into this thread's bits, and return the place of these."""
-        self.bits[:] = np.packbits(np.frombuffer(row, _SIGNED) < 0).data
+        # The second byte of a number begins with its sign. NumPy would take three times as long.
+        signs = int(row[1::2].translate(_SIGN_OF), 2)
+        self.bits[:] = signs.to_bytes(len(self.bits), "big")
         return self.bits_at
 
     def make_room(self, k: int) -> None:

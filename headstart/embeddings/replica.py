@@ -347,16 +347,8 @@ class Replica:
                     self.late_work.set()
             if vector is not None:
                 new.append(IndexRow(row.partitions, row.id, vector))
-        if new:
-            await self._add(new)
-
-    async def index_postponed(self, ids: Sequence[str]) -> None:
-        """Index entries that were postponed; the other ids are ignored."""
-        rows = [self.postponed.pop(id) for id in ids if id in self.postponed]
-        if rows:
-            await self.add(rows)
-
-    async def _add(self, new: Sequence[IndexRow]) -> None:
+        if not new:
+            return
         waits = self._writing or self._searching
         if len(new) == 1 and not waits and self.index.has_room(new[0].partitions):
             refusal = _add_rows(self.index, new)
@@ -364,6 +356,12 @@ class Replica:
             refusal = await self._in_thread(partial(_add_rows, self.index, new))
         if refusal is not None:
             report_failure(self.observers, refusal)
+
+    async def index_postponed(self, ids: Sequence[str]) -> None:
+        """Index entries that were postponed; the other ids are ignored."""
+        rows = [self.postponed.pop(id) for id in ids if id in self.postponed]
+        if rows:
+            await self.add(rows)
 
     def _knows(self, row: VectorRow) -> bool:
         """Tell whether a row of the log says nothing new."""

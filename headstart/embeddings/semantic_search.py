@@ -36,7 +36,7 @@ import anyio
 import msgspec
 
 from headstart.decisions import (
-    GATE_SAMPLE,
+    Gate,
     Lookup,
     Neighbor,
     Outcome,
@@ -72,6 +72,8 @@ ENCODED_AT_ONCE = 2
 """The number of stored entries that are encoded while the lookup waits."""
 ENCODED_NEAR = 8
 """The number of stored entries near a question that are encoded later, in idle time."""
+ANY_QUESTION = Gate(least=0.0)
+_GATED = {outcome: Gated(outcome=outcome) for outcome in GateOutcome}
 _ID_OF = attrgetter("id")
 """A lookup reads hundreds of neighbours, so it does that without a loop in Python."""
 
@@ -133,7 +135,8 @@ class SemanticSearch(Generic[P]):
         )  # fmt: skip
         try:
             lookup = await self._search(query)
-            if lookup.entry is None and await self._arrives(query):
+            waiting = None if lookup.entry or query.refused else self._expected.get(group)
+            if waiting and await self._arrives(waiting, query):
                 lookup = await self._search(query)
         except StageError as error:
             query.add_time("encode_s" if error.stage == "encoder" else "lookup_s")
@@ -142,10 +145,11 @@ class SemanticSearch(Generic[P]):
         self._report_gate(query, lookup)
         return msgspec.structs.replace(lookup, **query.spent)
 
-    async def _arrives(self, query: SemanticQuery) -> bool:
+    async def _arrives(
+        self, waiting: dict[asyncio.Event, bytes | NDArray[np.float32] | None], query: SemanticQuery
+    ) -> bool:
         """Wait for the near entries that are being indexed; tell whether one has come."""
-        waiting = None if query.refused else self._expected.get(query.group)
-        expected = self._near_arrivals(waiting, query) if waiting else None
+        expected = self._near_arrivals(waiting, query)
         if not expected:
             return False
         with anyio.CancelScope(deadline=query.began + query.longest_s):
@@ -163,7 +167,7 @@ class SemanticSearch(Generic[P]):
         own, near = unpack_row(query.sketch), []
         for arrival, row in waiting.items():
             sketch = waiting[arrival] = unpack_row(row) if isinstance(row, bytes) else row
-            if sketch is None or own.dot(sketch) >= query.gate:
+            if sketch is None or own.dot(sketch) >= query.gate.least:
                 near.append(arrival)
         return near
 
@@ -206,32 +210,31 @@ class SemanticSearch(Generic[P]):
     # --- the gate --------------------------------------------------------------------------------
 
     async def _near_sketches(self, query: SemanticQuery) -> Sequence[Neighbor] | Lookup:
-        """Return the entries with the nearest sketches, or a miss if none is near enough."""
+        """Return the entries with the nearest sketches, or a miss if none is near enough.
+
+        A small share of the questions that are near nothing passes, too.
+        """
         query.sketch = self.entries.sketch(query.text, query.context.tenant)
         if query.sketch is None:
             too_long = self.entries.is_too_long(query.text)
             return query.miss("too-long" if too_long else "unknown-words")
         query.gate = self.policy.gate(query.context)
-        nearest = await self.replica.search(query.group, query.sketch, 1, query.gate)
+        nearest = await self.replica.search(query.group, query.sketch, 1, query.gate.least)
         query.add_time("lookup_s")
         if not nearest and not self.replica.index.size(query.group):
             return miss("empty-partition")
-        if not self._passes(nearest, query):
-            return miss("below-threshold", veto="threshold")
+        if nearest and nearest[0].similarity >= query.gate.least:
+            query.gated = GateOutcome.PASSED
+        elif query.gated is None:
+            sampled = self.draw() < query.gate.share
+            query.gated = GateOutcome.SAMPLED if sampled else GateOutcome.STOPPED
+        if query.gated is GateOutcome.STOPPED:
+            return BELOW_GATE
         near = await self._near(query.group, query.sketch, query)
         if not near:
             return miss("empty-partition")
         query.priority = near[0].similarity
         return near
-
-    def _passes(self, nearest: Sequence[Neighbor], query: SemanticQuery) -> bool:
-        """Tell whether a question is worth encoding. A small share of the others passes, too."""
-        if nearest and nearest[0].similarity >= query.gate:
-            query.gated = GateOutcome.PASSED
-        elif query.gated is None:
-            sampled = self.draw() < GATE_SAMPLE
-            query.gated = GateOutcome.SAMPLED if sampled else GateOutcome.STOPPED
-        return query.gated is not GateOutcome.STOPPED
 
     def _report_gate(self, query: SemanticQuery, lookup: Lookup) -> None:
         gated = query.gated
@@ -242,11 +245,17 @@ class SemanticSearch(Generic[P]):
             near = lookup.pair is not None or lookup.reason != "below-threshold"
             judged = near and not query.vetoed
             self.policy.note_encoded(
-                query.context, query.priority, sampled=sampled, served=served, judged=judged
+                query.context,
+                query.priority,
+                query.gate,
+                sampled=sampled,
+                served=served,
+                judged=judged,
             )
+        seen = _GATED[gated]
         if served and sampled:
-            gated = GateOutcome.FOUND
-        self.replica.observers.notify(Gated(outcome=gated))
+            seen = Gated(outcome=GateOutcome.FOUND, stands_for=1 / query.gate.share)
+        self.replica.observers.notify(seen)
 
     # --- encodings -------------------------------------------------------------------------------
 
@@ -281,7 +290,7 @@ class SemanticSearch(Generic[P]):
         """Return the entries without a vector whose sketches reach the gate, the nearest first."""
         if query.sketch is None:
             return []
-        least = min(query.gate, near[0].similarity)
+        least = min(query.gate.least, near[0].similarity)
         reach = bisect_right(near, -least, key=lambda neighbor: -neighbor.similarity)
         unencoded = filterfalse(self.replica.vectors.__contains__, map(_ID_OF, near[:reach]))
         return [id for id in unencoded if id in self.replica.index]
@@ -416,8 +425,8 @@ class SemanticQuery:
     priority: float = 0.0
     """The similarity of the nearest sketch: the most promising questions are encoded first."""
     sketch: bytes | None = None
-    gate: float = 0.0
-    """The least similarity of sketches of a question that is worth encoding, if it has a sketch."""
+    gate: Gate = ANY_QUESTION
+    """Which questions are worth encoding; known as soon as this one has a sketch."""
     encoding: Encoding | None = None
     encodings_left: int = ENCODED_AT_ONCE
     """The number of entries that may still be encoded while the request waits."""
@@ -573,3 +582,7 @@ def miss(
 ) -> Lookup:
     """Return a miss and its reason."""
     return Lookup(outcome=Outcome.MISS, reason=reason, similarity=similarity, veto=veto, pair=pair)
+
+
+BELOW_GATE = miss("below-threshold", veto="threshold")
+"""The lookup of a question that is near nothing. Most questions have it, so it is made once."""

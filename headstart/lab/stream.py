@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from headstart.decisions import GATE_SAMPLE, Label, LabelSource, MatchContext
+from headstart.decisions import Label, LabelSource, MatchContext
 from headstart.embeddings.entry_encoder import LEAST_SIMILARITY, MOST_ENCODINGS
 from headstart.embeddings.index import FaissIndex, pack_row, pack_vector
 from headstart.embeddings.semantic_search import NEIGHBORS, ComparedNeighbors, most_similar
@@ -323,15 +323,16 @@ class _ReplayedCache(Generic[P, R]):
             return PlayedPrompt(row, served=False, refusal="nothing-stored")
         if prepared.sketch is None:
             return self._judge(row, prepared, near)
-        nearest = near[0].similarity
-        sampled = nearest < policy.gate(MatchContext())
-        if sampled and self._run.draw() >= GATE_SAMPLE:
+        nearest, gate = near[0].similarity, policy.gate(MatchContext())
+        sampled = nearest < gate.least
+        if sampled and self._run.draw() >= gate.share:
             return PlayedPrompt(row, served=False, refusal="threshold")
         step = self._judge(row, prepared, near)
         compared = step.neighbor is not None or step.refusal == HISTORY
         policy.note_encoded(
             MatchContext(),
             nearest,
+            gate,
             sampled=sampled,
             served=step.served,
             judged=compared and step.veto is None,

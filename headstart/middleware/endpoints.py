@@ -371,7 +371,9 @@ def raw_path(scope: Scope) -> bytes:
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     path = path.partition(b"?")[0]
     root = scope.get("root_path", "").encode()
-    if root and b"%" in path and not path.startswith(root):
+    if not root:
+        return path
+    if b"%" in path and not path.startswith(root):
         begin = b"/".join(path.split(b"/")[: root.count(b"/") + 1])
         if unquote_to_bytes(begin) == root:  # servers decode the root
             root = begin

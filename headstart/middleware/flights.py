@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headstart.dialects.registry import Vectors
     from headstart.middleware.prepare import Prepared
     from headstart.reply import Reply
-    from headstart.types import CacheKey, Entry, Headers, Lease, Origin
+    from headstart.types import CacheKey, Entry, Lease, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
 """The largest size of a flight's log."""
@@ -51,20 +51,6 @@ class SlowClient(UpstreamError):
     """This client was too far behind the answer and was dropped."""
 
     code = "client_too_slow"
-
-
-@dataclass(slots=True)
-class FlightHead:
-    """Status and headers of a flight's answer, and the edits of request and answer."""
-
-    status: int
-    headers: Headers
-    upstream: str
-    transforms: tuple[str, ...]
-    stream: bool
-    """The answer comes as events."""
-    not_stored: str | None = None
-    """The reason why the answer cannot be stored, if status or headers say so."""
 
 
 class FlightFigures(Protocol):
@@ -91,6 +77,7 @@ class FlightReader:
     """
 
     _flight: Flight
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     waiter: asyncio.Future[None] | None = None
     """Is done when the flight has news for a pending read."""
     position: int = 0
@@ -133,7 +120,7 @@ class FlightReader:
         self.stop()
         self._late = False
         if deadline is not None:
-            self._timer = asyncio.get_running_loop().call_at(deadline, self._be_late)
+            self._timer = self._loop.call_at(deadline, self._be_late)
 
     def _be_late(self) -> None:
         self._late = True
@@ -143,15 +130,15 @@ class FlightReader:
         """Return a future that ends when the flight has news. Raises UpstreamTimeout when late."""
         if self._late:
             raise UpstreamTimeout(_LATE)
-        self.waiter = waiter = asyncio.get_running_loop().create_future()
+        self.waiter = waiter = self._loop.create_future()
         return waiter
 
-    async def head(self) -> FlightHead:
-        """Wait for status and headers."""
+    async def reply(self) -> Reply:
+        """Wait for the reply, for its status and headers. Only the pump reads its pieces."""
         flight = self._flight
         while self._gone is None:
-            if flight.head is not None:
-                return flight.head
+            if flight.reply is not None:
+                return flight.reply
             if flight.error is not None:
                 raise flight.error
             await self._news()
@@ -237,7 +224,8 @@ class Flight:
     _deadline: float | None = None
     caller: str = ""
     """The name of the key that pays for the call; "": it has none."""
-    head: FlightHead | None = None
+    reply: Reply | None = None
+    """The answer, as soon as its status and headers are there."""
     error: BaseException | None = None
     full: bool = False
     """The answer is larger than the log, so no client may join any more."""
@@ -274,8 +262,6 @@ class Flight:
     """Reads the items of the answer, once for all clients."""
     vectors: Vectors | None = None
     """The items of the answer, which the cache keeps one by one."""
-    reply: Reply | None = None
-    """The reply that is read. Its ``transforms`` name the changes so far."""
     pump: asyncio.Task[None] | None = None
     readers: list[FlightReader] = field(default_factory=list)
     """The clients that have joined and not left."""
@@ -386,9 +372,9 @@ class Flight:
         """A new client can still get the whole answer."""
         return not self.full and self.error is None and not self.abandoned
 
-    def open(self, head: FlightHead) -> None:
+    def open(self, reply: Reply) -> None:
         """Publish status and headers."""
-        self.head = head
+        self.reply = reply
         self.wake()
 
     def finish(self) -> None:

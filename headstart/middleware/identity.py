@@ -11,6 +11,8 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from headstart.dialects.registry import KEY_HEADERS, PROTOCOL_HEADERS
 from headstart.errors import Forbidden, Unauthorized
 from headstart.observe import logger
@@ -103,7 +105,7 @@ class Caller(NamedTuple):
         return self.key if self.admitted_by is None else self.admitted_by
 
 
-class CallerHashes(NamedTuple):
+class CallerHashes(msgspec.Struct, frozen=True, gc=False):
     """The hashes that name the sender of a request."""
 
     scope: str

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.flights import Flight, FlightHead
+    from headstart.middleware.flights import Flight
     from headstart.middleware.lookup import Finder
     from headstart.middleware.pump import Pump
     from headstart.middleware.request_context import RequestContext
     from headstart.middleware.respond import Compose, Responder
+    from headstart.reply import Reply
 
     class StartCall(Protocol):
         """Begins an upstream call that belongs to no client."""
@@ -188,8 +189,8 @@ class ItemAnswers:
         else:
             flight = self.engine.start(context, None, identity, app, body=body)
 
-        async def compose(flight: Flight, head: FlightHead, body: bytes | None) -> bytes | None:
-            return await self._compose(context, items, flight, head, body)
+        async def compose(flight: Flight, reply: Reply, body: bytes | None) -> bytes | None:
+            return await self._compose(context, items, flight, reply, body)
 
         try:
             await self.engine.send_flight(context, flight, compose)
@@ -213,16 +214,16 @@ class ItemAnswers:
         context: RequestContext,
         items: _RequestItems,
         flight: Flight,
-        head: FlightHead,
+        reply: Reply,
         body: bytes | None,
     ) -> bytes | None:
         """Return the client's answer, made from a provider's whole one. Raises _Unexpected."""
-        if head.status == 200 and body is not None:
+        if reply.status == 200 and body is not None:
             if flight.reading is None:
-                flight.reading = self.engine.spawn(self._keep, context, items, flight, head, body)
+                flight.reading = self.engine.spawn(self._keep, context, items, flight, reply, body)
             await asyncio.wait((flight.reading,))
         if flight.vectors is None:
-            flight.not_stored = flight.not_stored or _why_not(head, body)
+            flight.not_stored = flight.not_stored or _why_not(reply, body)
             if not items.is_whole:
                 raise _Unexpected
             return body
@@ -236,7 +237,7 @@ class ItemAnswers:
         context: RequestContext,
         items: _RequestItems,
         flight: Flight,
-        head: FlightHead,
+        reply: Reply,
         body: bytes,
     ) -> None:
         """Read the items of an answer, and store them."""
@@ -245,7 +246,7 @@ class ItemAnswers:
         origin = flight.origin
         if vectors is None or origin is None or cache is None:
             return
-        entries = self._entries(context, items, vectors, head, origin)
+        entries = self._entries(context, items, vectors, reply, origin)
         for entry in entries:
             cache.keep(entry)
         flight.vectors = vectors
@@ -256,7 +257,7 @@ class ItemAnswers:
         context: RequestContext,
         items: _RequestItems,
         vectors: Vectors,
-        head: FlightHead,
+        reply: Reply,
         origin: Origin,
     ) -> list[Entry]:
         now, life_s = self.pump.clock(), context.prepared.lifetime.seconds
@@ -273,7 +274,7 @@ class ItemAnswers:
                 created=now,
                 expires=None if life_s is None else now + life_s,
                 tags=context.prepared.tags,
-                transforms=head.transforms,
+                transforms=reply.transforms,
             )
             for exact, vector, share in zip(items.missing, vectors.items, origins, strict=True)
         ]
@@ -286,8 +287,8 @@ async def _run(size: int, function: Callable[..., T], *arguments: object) -> T:
     return function(*arguments)
 
 
-def _why_not(head: FlightHead, body: bytes | None) -> str:
-    if head.status != 200:
+def _why_not(reply: Reply, body: bytes | None) -> str:
+    if reply.status != 200:
         return "status"
     return "too-large" if body is None else "unreadable"
 

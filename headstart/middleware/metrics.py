@@ -10,7 +10,16 @@ from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, gener
 
 from headstart.attempts import PROMPT_CACHE, Attempt, AttemptOutcome, AttemptRole, ShapingEffect
 from headstart.decisions import Outcome
-from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
+from headstart.observe import (
+    DRY_RUN,
+    Committed,
+    Encoded,
+    Gated,
+    GateOutcome,
+    Labelled,
+    Served,
+    StageFailed,
+)
 from headstart.types import Frozen, LimitUse
 from headstart.usual_calls import AvoidedCalls, RecentPrompts, UsualCalls
 
@@ -197,6 +206,7 @@ class PrometheusObserver:
         self._gated = counter(
             "gated", "Questions whose sketch decided whether they were encoded.", "outcome"
         )
+        self._lost_hits = counter("gate_lost_hits", "Estimated number of hits that the gate cost.")
         self._bypasses = counter("bypasses", "Requests that did not use the cache.", "reason")
         self._not_stored = counter(
             "answers_not_stored", "Answers of providers that were not stored.", "reason"
@@ -324,6 +334,8 @@ class PrometheusObserver:
             self._stage_errors.labels(observation.stage).inc()
         elif isinstance(observation, Gated):
             self._gated.labels(observation.outcome.value).inc()
+            if observation.outcome is GateOutcome.FOUND:
+                self._lost_hits.inc(observation.stands_for)
         elif isinstance(observation, Labelled):
             self._labels.labels(observation.source.value, _JUDGED[observation.same]).inc()
         elif observation.alarm:

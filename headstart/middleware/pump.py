@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from headstart.attempts import CHARS_PER_TOKEN, AttemptCosts, Tokens, sum_costs
 from headstart.dialects.registry import DOCUMENTS
 from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamRefused, UpstreamTimeout
-from headstart.middleware.flights import Flight, FlightHead, Flights
 from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import Observer, StageFailed
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.concurrency import ConcurrencyLimit
+    from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
     from headstart.middleware.learning.learner import FeedbackSample, Learner
     from headstart.middleware.prepare import Prepared
@@ -163,7 +163,7 @@ class PumpedCall:
             self._settle()
             if not flight.done:
                 flight.fail(UpstreamProtocolError("the call was cancelled"))
-            broken = flight.error is not None and flight.head is not None and flight.entry is None
+            broken = flight.error is not None and flight.reply is not None and flight.entry is None
             if broken and self._key is not None:
                 flight.not_stored = flight.not_stored or "incomplete"
             flight.settle()
@@ -273,17 +273,10 @@ class PumpedCall:
         self._storing = self._judge_head(reply)
         plain = reply.is_plain
         self._readable = self._dialect is not None and reply.status == 200 and plain
-        head = FlightHead(
-            reply.status,
-            reply.headers,
-            reply.upstream,
-            reply.transforms,
-            reply.is_stream,
-            self._storing.refusal,
-        )
+        reply.not_stored = self._storing.refusal
         self._note_source(reply)
         try:
-            await self._read(reply, head)
+            await self._read(reply)
         except asyncio.CancelledError:
             if not flight.was_cut_off():
                 raise
@@ -293,13 +286,13 @@ class PumpedCall:
                 reply.transcript.feed((Ended(),))
                 self._sum_up_at_once(reply)
             raise
-        if head.stream and flight.origin is None:
+        if reply.is_stream and flight.origin is None:
             await asyncio.sleep(0)  # let clients get the last piece before the work below
         transcript = reply.transcript
         if self._readable and not pump.wrapped:
             # A wrapped app may give any answer: it passes, and is not stored.
             if transcript.error is not None or not transcript.ended:
-                _refuse_broken(transcript, stream=head.stream, cacheable=self._key is not None)
+                _refuse_broken(transcript, stream=reply.is_stream, cacheable=self._key is not None)
         elif transcript.finished and not transcript.ended:
             transcript.feed((Ended(),))
         flight.whole = True
@@ -321,14 +314,14 @@ class PumpedCall:
         elif self._holder and self._pump.wrapped:
             self._pump.accepted.note(self._holder, reply.upstream, reply.status)
 
-    async def _read(self, reply: Reply, head: FlightHead) -> None:
+    async def _read(self, reply: Reply) -> None:
         flight, custom = self._flight, self._custom
         dialect, request = self._dialect, self._call.request
         ends_at_finish = self._readable and dialect is not None and dialect.ends_at_finish
         choices = 1 if request is None else max(1, request.choices)
         raw: list[bytes] | None = [] if custom and self._storing.refusal is None else None
-        flight.is_read, flight.reply = True, reply
-        flight.open(head)
+        flight.is_read = True
+        flight.open(reply)
         try:
             async for piece in reply.pieces:
                 transcript = reply.transcript
@@ -343,7 +336,7 @@ class PumpedCall:
                         flight.whole = transcript.error is None
                     else:
                         flight.whole = transcript.has_finished(choices)
-                    if flight.whole and head.stream and transcript.ended:
+                    if flight.whole and reply.is_stream and transcript.ended:
                         # A client may ask again as soon as it has the terminal event.
                         self._sum_up_at_once(reply)
                 if piece.data:
@@ -444,7 +437,7 @@ class PumpedCall:
         # A provider's caching headers are about answers to a POST in general.
         if reply.status != 200 or not reply.is_plain:
             return StorageVerdict("status" if reply.status != 200 else "content-encoding")
-        tells = [name for name, _ in reply.headers if name in OF_CACHES]
+        tells = not OF_CACHES.isdisjoint(dict(reply.headers))
         cached = tells and is_from_cache(reply.headers)
         return StorageVerdict("other-cache") if cached else _MAY_BE_STORED
 

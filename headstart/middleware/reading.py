@@ -351,6 +351,12 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
     return TextShape(before, raw[end : padding.end()], raw[tail:], event, middle)
 
 
+def _is_beside_answer(event: StreamEvent) -> bool:
+    """Tell whether an event is no part of a choice, nor an end: names, usage, or other fields."""
+    is_field = type(event) is ExtraDelta and event.choice is None
+    return is_field or type(event) is Started or type(event) is UsageReported
+
+
 class EventStream:
     """Splits a stream into frames and decodes them, up to the terminal event.
 
@@ -420,7 +426,7 @@ class EventStream:
             if self._ends_with(events):
                 return
             if frame.data:
-                is_text = len(events) == 1 and type(events[0]) in _TEXTS and not self.ended
+                is_text = len(events) == 1 and type(events[0]) in _TEXTS
                 self._shape = learn_shape(frame.raw, events) if is_text else None
             yield frame.raw, events
             if self.ended:
@@ -429,11 +435,8 @@ class EventStream:
     def _ends_with(self, events: tuple[StreamEvent, ...]) -> bool:
         """Note what the events mean; return whether the answer ended before them."""
         whole = self._ends_at_finish and self.finished
-        usage = others = False
+        usage = False
         for event in events:
-            if type(event) is UsageReported:
-                usage = True
-                continue
             if type(event) is Finished:
                 self._finished.add(event.choice)
                 self.closing = True
@@ -444,9 +447,9 @@ class EventStream:
                     self.ended = True
                     return True
                 self.error = self.error or event
-            beside = type(event) is ExtraDelta and event.choice is None
-            others = others or not (beside or type(event) is Started)
-        self.usage_alone = usage and not others
+            elif type(event) is UsageReported:
+                usage = True
+        self.usage_alone = usage and all(map(_is_beside_answer, events))
         return False
 
     def finish(self) -> tuple[bytes, list[tuple[bytes, tuple[StreamEvent, ...]]]]:
@@ -581,7 +584,8 @@ class FrameReader(EventReader):
                     kept.append(raw)
             self.closing = stream.closing
             passed, texts = b"".join(kept), tuple(events)
-        if strip_usage and b'"usage"' in passed:
+        if strip_usage:
+            # No ``in`` before it: it takes the name for a number first, and raises inside.
             passed = passed.replace(b',"usage":null', b"")
             name = passed.find(b'"usage"')
             # The null has other blanks than usual. The expression tests each comma, which is slow,
@@ -609,8 +613,8 @@ class FrameReader(EventReader):
         self._error = Piece(raw, found)
 
 
-class Document:
-    """Collects a JSON answer, up to ``MAX_DOCUMENT_BYTES``."""
+class DocumentCollector(BodyReader):
+    """Collects a JSON answer, up to ``MAX_DOCUMENT_BYTES``. Subclasses decode it at its end."""
 
     def __init__(self, dialect: UpstreamDialect, status: int) -> None:
         self._dialect = dialect
@@ -625,7 +629,6 @@ class Document:
 
     @property
     def ended(self) -> bool:
-        """Whether the bytes so far are a whole answer. Ask only while the body has not ended."""
         if self.too_long:
             return False
         self._tried += self._size
@@ -634,14 +637,14 @@ class Document:
         events = self.events()
         return bool(events) and type(events[-1]) is Ended
 
-    def add(self, data: bytes) -> bool:
-        """Keep the bytes, unless they are too many; return whether a document may end with them."""
+    def collect(self, data: bytes) -> None:
+        """Keep the bytes, unless they are too many."""
         self._size += len(data)
         if self.too_long:
             self._parts.clear()
         else:
             self._parts.append(data)
-        return data[-8:].rstrip().endswith(b"}")
+        self.closing = data[-8:].rstrip().endswith(b"}")
 
     def events(self) -> tuple[StreamEvent, ...]:
         """Decode the answer."""
@@ -649,31 +652,27 @@ class Document:
         return self._dialect.decode_body(self._status, body)
 
 
-class DocumentReader(BodyReader):
-    """A JSON answer that is decoded at its end.
+class DocumentReader(DocumentCollector):
+    """A JSON answer that is passed on unchanged, and decoded at its end.
 
     ``usage_beside``: the provider's streams report usage without being asked, so hits that are
     streamed have to report it, too.
     """
 
     def __init__(self, dialect: Dialect, status: int, *, usage_beside: bool = False) -> None:
-        self._document = Document(dialect, status)
+        super().__init__(dialect, status)
         self._usage_beside = usage_beside
-
-    @property
-    def ended(self) -> bool:
-        return self._document.ended
 
     def feed(self, data: bytes) -> Piece:
         """Keep a copy of the bytes."""
-        self.closing = self._document.add(data)
+        self.collect(data)
         return Piece(data)
 
     def end(self) -> Piece:
         """Decode the document, unless it was too long."""
-        if self._document.too_long:
+        if self.too_long:
             return Piece(b"")
-        events = self._document.events()
+        events = self.events()
         if self._usage_beside:
             told = [replace(e, beside=True) if type(e) is UsageReported else e for e in events]
             events = tuple(told)

@@ -59,18 +59,17 @@ def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) 
     ``x-stainless-retry-count``, in which an invalid number is ignored. An SDK's timeout bounds one
     read, so it ends with the first byte.
     """
-    bounds = [] if configured is None else [configured]
-    sdk_s, retries = None, 0.0
+    bound_s, sdk_s, retries = configured, None, 0.0
     for name, value in headers:
         if name not in _BOUNDING:
             continue
         if name == DEADLINE:
-            bounds.append(_milliseconds(value))
+            asked_s = _milliseconds(value)
+            bound_s = asked_s if bound_s is None else min(asked_s, bound_s)
         elif name == _SDK_TIMEOUT:
             sdk_s = _positive(value)
         else:
             retries = _positive(value) or 0.0
-    bound_s = min(bounds, default=None)
     if sdk_s is None or (bound_s is not None and bound_s <= sdk_s):
         return Deadlines(bound_s, bound_s)
     return Deadlines(sdk_s, bound_s, again=retries < SDK_RETRIES)
@@ -276,8 +275,8 @@ class RequestContext:
         """Return the row of a call that no client of this request waited for."""
         origin, request = flight.origin, self.prepared.request
         total_s = time.perf_counter() - flight.began if origin is None else origin.total_s
-        if flight.head is not None:
-            status = flight.head.status
+        if flight.reply is not None:
+            status = flight.reply.status
         else:
             status = flight.attempts[-1].status if flight.attempts else 0
         return Served(
@@ -293,7 +292,7 @@ class RequestContext:
             tags=booked_tags(self.prepared.tags),
             route=self.prepared.route,
             model="" if request is None else request.model,
-            upstream="" if flight.head is None else flight.head.upstream,
+            upstream="" if flight.reply is None else flight.reply.upstream,
             prompt_tokens=0 if origin is None else origin.prompt_tokens,
             completion_tokens=0 if origin is None else origin.completion_tokens,
             cost_usd=total_cost_usd(flight.attempts),

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import msgspec
@@ -30,12 +30,11 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import end_unanswered, replay_body, watch
-from headstart.middleware.flights import OWN_ALONE, Flight, FlightHead, FlightReader
+from headstart.middleware.flights import OWN_ALONE, Flight, FlightReader
 from headstart.middleware.request_context import RETRY_GRACE_S, RequestContext
 from headstart.middleware.upstreams.app import END_S
 from headstart.middleware.upstreams.outgoing import OWN_PREFIX
 from headstart.policies.callers import NameMemo, NamesMemo, picker
-from headstart.reply import is_plain
 from headstart.types import Completion, RawResponse
 
 if TYPE_CHECKING:
@@ -43,10 +42,11 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect, Rendered
     from headstart.middleware.concurrency import Spawn
+    from headstart.reply import Reply
     from headstart.types import ASGIApp, ChatRequest, Entry, Headers, Message, Origin, Scope, Send
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
-Compose: TypeAlias = "Callable[[Flight, FlightHead, bytes | None], Awaitable[bytes | None]]"
+Compose: TypeAlias = "Callable[[Flight, Reply, bytes | None], Awaitable[bytes | None]]"
 """Makes the answer for a client from the answer of a flight (None: it is too long to be kept)."""
 JSON = b"application/json"
 NO_STORE = (b"cache-control", b"no-store")
@@ -207,13 +207,13 @@ class Responder:
             watcher = self.spawn(watch, context.receive, reader.gone)
             try:
                 if early_200_s is None or _heartbeat(context) is None:
-                    head: FlightHead | None = await reader.head()
+                    reply: Reply | None = await reader.reply()
                 else:
-                    head = await _head_within(early_200_s, reader)
-                if head is None:
+                    reply = await _reply_within(early_200_s, reader)
+                if reply is None:
                     await self._send_early(context, flight, reader)
                 else:
-                    await self._send_begun(context, flight, reader, head, compose)
+                    await self._send_begun(context, flight, reader, reply, compose)
             finally:
                 watcher.cancel()
         finally:
@@ -228,54 +228,22 @@ class Responder:
         context: RequestContext,
         flight: Flight,
         reader: FlightReader,
-        head: FlightHead,
+        reply: Reply,
         compose: Compose | None,
     ) -> None:
-        """Send an answer that has begun."""
-        if context.lookup.outcome is Outcome.JOINED and head.not_stored in OWN_ALONE:
+        """Send an answer that has begun, as it arrives; a document whole."""
+        if context.lookup.outcome is Outcome.JOINED and reply.not_stored in OWN_ALONE:
             raise NotForOthers
-        _note_head(context, flight, head)
-        if _is_document(context, head):
+        _note_reply(context, flight, reply)
+        if _is_document(context, reply):
             body = await reader.read_all()
             if compose is not None:
-                body = await compose(flight, head, body)
+                body = await compose(flight, reply, body)
             if body is not None:
-                return await self._send_document(context, flight, head, body)
-        headers = _flight_headers(context, head, not_stored=head.not_stored)
-        await self._send_live(context, flight, reader, head, headers)
-
-    async def _send_document(
-        self, context: RequestContext, flight: Flight, head: FlightHead, body: bytes
-    ) -> None:
-        if flight.first_content is not None:
-            context.timings[b"upstream"] = flight.first_content - flight.began
-        context.mark_first_byte()
-        # The length that an app states is passed on, so that a wrong length is noticed.
-        length = len(body) if context.endpoint.wire else None
-        if flight.reply is not None:  # it was changed while it was read, such as continued
-            head.transforms = flight.reply.transforms
-        headers = _flight_headers(
-            context, head, stored=flight.stored, not_stored=flight.not_stored, length=length
-        )
-        origin = flight.origin
-        joined = context.lookup.outcome is Outcome.JOINED
-        if origin is not None and origin.cost_usd is not None and not joined:
-            headers.append((b"x-headstart-cost", b"%.8f" % origin.cost_usd))
-            if extra_usd := sum_costs(flight.attempts).extra_usd:
-                headers.append((b"x-headstart-extra-cost", b"%.8f" % extra_usd))
-        context.status = head.status
-        await send_whole(context.send, head.status, headers, body)
-
-    async def _send_live(
-        self,
-        context: RequestContext,
-        flight: Flight,
-        reader: FlightReader,
-        head: FlightHead,
-        headers: HeaderList,
-    ) -> None:
+                return await self._send_document(context, flight, reply, body)
         send, dialect = context.send, context.endpoint.dialect
-        await _start(context, head.status, headers)
+        headers = _flight_headers(context, reply, not_stored=reply.not_stored)
+        await _start(context, reply.status, headers)
         _bound_whole(context, reader)
         last = b""
         try:
@@ -287,10 +255,30 @@ class Responder:
                 if not more:
                     return
         except (RequestError, UpstreamError) as error:
-            if not head.stream or dialect is None:
+            if not reply.is_stream or dialect is None:
                 raise
             last = _last_event(context, error, dialect)
         await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _send_document(
+        self, context: RequestContext, flight: Flight, reply: Reply, body: bytes
+    ) -> None:
+        if flight.first_content is not None:
+            context.timings[b"upstream"] = flight.first_content - flight.began
+        context.mark_first_byte()
+        # The length that an app states is passed on, so that a wrong length is noticed.
+        length = len(body) if context.endpoint.wire else None
+        headers = _flight_headers(
+            context, reply, stored=flight.stored, not_stored=flight.not_stored, length=length
+        )
+        origin = flight.origin
+        joined = context.lookup.outcome is Outcome.JOINED
+        if origin is not None and origin.cost_usd is not None and not joined:
+            headers.append((b"x-headstart-cost", b"%.8f" % origin.cost_usd))
+            if extra_usd := sum_costs(flight.attempts).extra_usd:
+                headers.append((b"x-headstart-extra-cost", b"%.8f" % extra_usd))
+        await _start(context, reply.status, headers)
+        await context.send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _send_early(
         self, context: RequestContext, flight: Flight, reader: FlightReader
@@ -306,10 +294,10 @@ class Responder:
         _bound_whole(context, reader)
         last = b""
         try:
-            while (head := await _head_within(HEARTBEAT_S, reader)) is None:
+            while (reply := await _reply_within(HEARTBEAT_S, reader)) is None:
                 await context.send(body)
-            _note_head(context, flight, head)
-            if not (head.stream and is_plain(head.headers)):
+            _note_reply(context, flight, reply)
+            if not (reply.is_stream and reply.is_plain):
                 raise UpstreamProtocolError("the upstream's answer is not an event stream")
             while data := await reader.read():
                 context.mark_first_byte()
@@ -428,17 +416,17 @@ def with_estimate(answer: Completion, origin: Origin, dialect: Dialect) -> Compl
     return msgspec.structs.replace(answer, usage=dialect.usage(tokens))
 
 
-async def _head_within(seconds: float, reader: FlightReader) -> FlightHead | None:
+async def _reply_within(seconds: float, reader: FlightReader) -> Reply | None:
     """Wait for status and headers. Return None if they do not come in time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            return await reader.head()
+            return await reader.reply()
     return None
 
 
-def _note_head(context: RequestContext, flight: Flight, head: FlightHead) -> None:
+def _note_reply(context: RequestContext, flight: Flight, reply: Reply) -> None:
     """Note the upstream of an answer that has begun, and whether another process made the call."""
-    context.upstream = head.upstream
+    context.upstream = reply.upstream
     if flight.followed:
         context.lookup = Lookup(outcome=Outcome.JOINED)
 
@@ -465,15 +453,15 @@ def _heartbeat(context: RequestContext) -> bytes | None:
     return dialect.heartbeat
 
 
-def _is_document(context: RequestContext, head: FlightHead) -> bool:
+def _is_document(context: RequestContext, reply: Reply) -> bool:
     """Return whether the answer is sent whole, so that its headers can tell whether it is stored.
 
     This is a JSON answer in a dialect, or a JSON answer of an app that knows its length and so has
     it whole.
     """
     if context.endpoint.wire:
-        return not head.stream
-    theirs = dict(head.headers)
+        return not reply.is_stream
+    theirs = dict(reply.headers)
     return b"content-length" in theirs and theirs.get(b"content-type", b"").startswith(JSON)
 
 
@@ -531,21 +519,21 @@ def _cache_status(
 
 def _flight_headers(
     context: RequestContext,
-    head: FlightHead,
+    reply: Reply,
     *,
     stored: bool = False,
     not_stored: str | None = None,
     length: int | None = None,
 ) -> HeaderList:
     """Return the headers of an upstream's answer."""
-    theirs = head.headers
+    theirs = reply.headers
     if context.lookup.outcome is Outcome.JOINED:  # cookies are only for the caller that came first
         theirs = tuple(pair for pair in theirs if pair[0] != b"set-cookie")
-    headers = _relayed(context, theirs, stream=head.stream, length=length)
+    headers = _relayed(context, theirs, stream=reply.is_stream, length=length)
     headers += own_headers(context, stored=stored, not_stored=not_stored)
-    headers.append((b"x-headstart-upstream", head.upstream.encode()))
-    if head.transforms:
-        headers.append((b"x-headstart-transforms", ",".join(head.transforms).encode()))
+    headers.append((b"x-headstart-upstream", reply.upstream.encode()))
+    if reply.transforms:
+        headers.append((b"x-headstart-transforms", ",".join(reply.transforms).encode()))
     return headers
 
 
@@ -560,7 +548,7 @@ def allowed_headers(headers: Headers, *, relayed: bool = False) -> HeaderList:
     return [pair for pair in headers if not own[pair[0]]]
 
 
-class _Passing(NamedTuple):
+class _Passing(msgspec.Struct, frozen=True):
     """What follows from the names of an upstream's headers for the headers that a client gets."""
 
     names: tuple[bytes, ...]
@@ -656,10 +644,10 @@ def response_start(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Messa
     return {"type": "http.response.start", "status": status, "headers": [*headers]}
 
 
-async def _start(context: RequestContext, status: int, headers: HeaderList) -> None:
+def _start(context: RequestContext, status: int, headers: HeaderList) -> Awaitable[None]:
     """Begin the answer to a request. ``headers`` are a list of its own: see ``response_start``."""
     context.status = status
-    await context.send({"type": "http.response.start", "status": status, "headers": headers})
+    return context.send({"type": "http.response.start", "status": status, "headers": headers})
 
 
 async def send_whole(

@@ -102,7 +102,7 @@ LONGEST_NAME = 128
 """Longest name of a model that is remembered, because callers may send any name."""
 
 
-class ChosenCandidate(NamedTuple):
+class ChosenCandidate(msgspec.Struct, frozen=True):
     """The candidate that answers for a model."""
 
     candidate: Candidate

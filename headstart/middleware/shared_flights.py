@@ -557,12 +557,12 @@ class SharedFlights:
         reader = flight.join()
         whole = alone = False
         try:
-            head = await self._await_part(follow, reader.head)
-            alone = head.not_stored in OWN_ALONE
+            reply = await self._await_part(follow, reader.reply)
+            alone = reply.not_stored in OWN_ALONE
             if not alone:
-                theirs = tuple(pair for pair in head.headers if pair[0] != b"set-cookie")
-                named = head.upstream, head.transforms
-                await self._tell(follow, HeadCame(follow.number, head.status, theirs, *named))
+                theirs = tuple(pair for pair in reply.headers if pair[0] != b"set-cookie")
+                named = reply.upstream, reply.transforms
+                await self._tell(follow, HeadCame(follow.number, reply.status, theirs, *named))
                 await self._send_body(flight, reader, follow)
                 whole = True
         except (_FollowerGone, StageError):

@@ -26,8 +26,7 @@ from headstart.dialects.dialect import (
 from headstart.dialects.registry import TEXT_FIELDS
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.reading import (
-    BodyReader,
-    Document,
+    DocumentCollector,
     EventReader,
     EventStream,
     SSEDecoder,
@@ -229,7 +228,7 @@ class StreamAssembler(_TranslatingReader):
         return Piece(self._answer.write(), missing)
 
 
-class DocumentTranslator(BodyReader):
+class DocumentTranslator(DocumentCollector):
     """A whole JSON answer, or error, of another dialect, written in the client's at its end.
 
     ``encoder`` writes it as a stream for a client that asked for one.
@@ -243,26 +242,22 @@ class DocumentTranslator(BodyReader):
         naming: AnswerNames,
         encoder: EventEncoder | None = None,
     ) -> None:
-        self._document = Document(source, status)
+        super().__init__(source, status)
         self._canonical = _Canonical(source, target, naming)
         self._transcript = Transcript()
         self._answer = _WholeAnswer(target, naming, self._transcript)
         self._encoder = encoder
 
-    @property
-    def ended(self) -> bool:
-        return self._document.ended
-
     def feed(self, data: bytes) -> Piece:
         """Keep the bytes. Raises UpstreamProtocolError beyond the bound."""
-        self.closing = self._document.add(data)
-        if self._document.too_long:
+        self.collect(data)
+        if self.too_long:
             raise UpstreamProtocolError("the upstream's answer is too long to be translated")
         return Piece(b"")
 
     def end(self) -> Piece:
         """Return the translated body. Raises UpstreamProtocolError for an unfinished answer."""
-        events = self._canonical.read(self._document.events())
+        events = self._canonical.read(self.events())
         if error_in(events) is not None:
             return Piece(self._answer.write_error(events), events)
         if self._encoder is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from headstart.settings import PriceSettings
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Price(PriceSettings):
         """Return the dollars that a whole prompt in the prefix cache would have saved."""
         if self.cached_per_million is None:
             return 0.0
-        warm = tokens._replace(cached=tokens.prompt, cache_write=0, hour_write=0)
+        warm = replace(tokens, cached=tokens.prompt, cache_write=0, hour_write=0)
         return max(0.0, self.cost_usd(tokens) - self.cost_usd(warm))
 
 
@@ -53,7 +55,7 @@ def cancelled_cost_usd(
     if cancels_billing:
         return price.cost_usd(tokens_so_far)
     completion = max(tokens_so_far.completion, round(expected_output))
-    return price.cost_usd(tokens_so_far._replace(completion=completion))
+    return price.cost_usd(replace(tokens_so_far, completion=completion))
 
 
 def _or(price: float | None, otherwise: float) -> float:

@@ -247,7 +247,7 @@ def is_from_cache(headers: Headers) -> bool:
     )
 
 
-class StorageVerdict(NamedTuple):
+class StorageVerdict(msgspec.Struct, frozen=True, gc=False):
     """The reason why an answer must not be stored, or the seconds for which it is fresh."""
 
     refusal: str | None = None

@@ -12,7 +12,8 @@ nearest sketch. The gate is the upper end of the highest closed range.
 - **Under the learned rule** the gate is at least the lowest similarity that the rule serves, less
   ``MARGIN``, the error of a sketch.
 - **The lost hits are measured.** A small share of the questions below the gate is encoded
-  nevertheless. If too many of them are hits, the gate is lowered.
+  nevertheless. If too many of them are hits, the gate is lowered. The share falls while such
+  questions show no sign of a hit, and rises at the first sign.
 
 **How long a question may wait** for the encoder: as long as the time that it is expected to save.
 This is the time to the first byte of a fresh answer, which is learned by route and model, times the
@@ -24,7 +25,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from headstart.decisions import GATE_SAMPLE, MatchContext
+import msgspec
+
+from headstart.decisions import GATE_SAMPLE, Gate, MatchContext
 from headstart.types import Frozen, Latest
 
 if TYPE_CHECKING:
@@ -57,6 +60,15 @@ WINDOW = 5000
 """Number of hits after which the hits are counted anew."""
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
+HALVED_AFTER = 50
+"""The number of fruitless samples after which the share of sampled questions is halved."""
+MOST_FRUITLESS = 3 * HALVED_AFTER
+"""After so many fruitless samples the share is a quarter, and is not lowered further. Then fewer
+than one question below the gate in fifty is a hit: by ``WORTH`` they are not worth encoding."""
+NOTHING_SERVED = -1
+"""The number of all rules by which no question can be a hit now, unless an alarm is the reason."""
+SAME_GATE = STEP / 2
+"""A gate that has moved farther than this stops other questions, so all samples count anew."""
 MOST_DOMAINS = 4096
 """Domains whose counts are kept. The least recently used is evicted first."""
 FIRST_HIT_SHARE = 0.25
@@ -100,22 +112,53 @@ class GateCounts(Frozen, frozen=True):
     """Hits whose sketches reached the gate, since the gate was last changed."""
     found: int = 0
     """Hits below the gate that came through the sample."""
+    missed: float = 0.0
+    """The estimated number of all hits below the gate. A found hit stands for as many as its share
+    of questions tells: with one of fifty it counts for fifty."""
+    fruitless: int = 0
+    """Sampled questions since the last sign of a hit among them. A sign is a hit, or an equal
+    answer. They also count anew when the gate has moved, and when another rule decides about
+    hits."""
+    fruitless_at: Gate | None = None
+    """The gate below which they are."""
     lowered: float = 0.0
     """The distance by which the gate was lowered."""
     hit_share: float = FIRST_HIT_SHARE
     """The share of the encoded questions that were hits lately, without the sampled ones."""
 
+    def gate(self, least: float, rule: int = 0, equal: float = 0.0) -> Gate:
+        """Return a gate with the share of the questions below it that are encoded nevertheless."""
+        count = min(self._fruitless_below(least, rule, equal), MOST_FRUITLESS)
+        share = GATE_SAMPLE * HALVED_AFTER / (HALVED_AFTER + count)
+        return Gate(least=least, share=share, rule=rule, equal=equal)
+
+    def _fruitless_below(self, least: float, rule: int, equal: float) -> int:
+        """Return the fruitless samples that say something about the questions below a gate.
+
+        If nothing is served, the gate costs no hits. Then only an equal answer or a gate that was
+        lowered is a sign.
+        """
+        known, nothing = self.fruitless_at, rule == NOTHING_SERVED
+        if known is None:
+            return MOST_FRUITLESS if nothing else 0
+        if nothing and least > known.least + SAME_GATE:
+            return self.fruitless
+        other = known.rule != rule and not nothing
+        if other or abs(known.least - least) > SAME_GATE or known.equal < equal:
+            return 0
+        return self.fruitless
+
     @property
     def lost(self) -> float:
         """The estimated share of all hits that the gate costs."""
-        lost = self.found / GATE_SAMPLE
-        return lost / (self.hits + lost) if lost else 0.0
+        return self.missed / (self.hits + self.missed) if self.missed else 0.0
 
     def with_question(
-        self, similarity: float, *, sampled: bool, served: bool, judged: bool = True
+        self, similarity: float, gate: Gate, *, sampled: bool, served: bool, judged: bool = True
     ) -> GateCounts:
         """Return the counts with one more question that was encoded.
 
+        ``gate`` is the gate that let it pass, with the share of questions that was sampled then.
         ``judged``: the rule judged a neighbour, so the question may also give a label. If there was
         none (all neighbours are too far, or guards vetoed them), the question counts like a label
         for a different answer.
@@ -125,19 +168,45 @@ class GateCounts(Frozen, frozen=True):
             seen = passed[place] + (1.0 if judged else 1 / UNLABELLED)
             seen = seen / 2 if seen >= FORGET_AT / UNLABELLED else seen
             passed = (*passed[:place], seen, *passed[place + 1 :])
-        hits, found = self.hits + (served and not sampled), self.found + (served and sampled)
-        share = self.hit_share
-        if not sampled:
-            share += (served - share) / HIT_MEMORY
-        counts = GateCounts(
-            passed=passed, hits=hits, found=found, lowered=self.lowered, hit_share=share
+        if sampled:
+            return self._with_sample(passed, gate, served=served)
+        hits = self.hits + served
+        counts = msgspec.structs.replace(
+            self,
+            passed=passed,
+            hits=hits,
+            hit_share=self.hit_share + (served - self.hit_share) / HIT_MEMORY,
         )
-        if found >= ENOUGH_FOUND and counts.lost > MOST_LOST:
-            return GateCounts(passed=passed, lowered=self.lowered + STEP, hit_share=share)
         if hits < WINDOW:
             return counts
-        lowered = self.lowered if found else max(self.lowered - STEP, 0.0)
-        return GateCounts(passed=passed, lowered=lowered, hit_share=share)
+        lowered = self.lowered if self.found else max(self.lowered - STEP, 0.0)
+        return _anew(counts, lowered)
+
+    def _with_sample(self, passed: tuple[float, ...], gate: Gate, *, served: bool) -> GateCounts:
+        if not served:
+            count = self._fruitless_below(gate.least, gate.rule, gate.equal)
+            kept = self.fruitless_at if count else None
+            # Counts of labels are halved now and then. So the least number of them is kept.
+            if kept is None or gate.rule == NOTHING_SERVED or kept.equal > gate.equal:
+                kept = gate
+            return msgspec.structs.replace(
+                self, passed=passed, fruitless=count + 1, fruitless_at=kept
+            )
+        counts = msgspec.structs.replace(
+            self,
+            passed=passed,
+            found=self.found + 1,
+            missed=self.missed + 1 / gate.share,
+            fruitless=0,
+        )
+        if counts.found >= ENOUGH_FOUND and counts.lost > MOST_LOST:
+            return _anew(counts, self.lowered + STEP)
+        return counts
+
+
+def _anew(counts: GateCounts, lowered: float) -> GateCounts:
+    """Return the counts for a gate that is lowered by this distance: no hits yet."""
+    return msgspec.structs.replace(counts, hits=0.0, found=0, missed=0.0, lowered=lowered)
 
 
 def gate_of(
@@ -147,12 +216,14 @@ def gate_of(
     *,
     learned: bool,
     least_served: float | None,
-) -> float:
+    rule: int = 0,
+) -> Gate:
     """Return the gate of a domain.
 
     ``learned`` tells whether the domain has a learned rule. ``least_served`` is the lowest
-    similarity that this rule serves, or None if it serves nothing. The gate is the upper end of the
-    highest closed range.
+    similarity that this rule serves, or None if it serves nothing. ``rule`` changes when another
+    rule decides about hits, and may be ``NOTHING_SERVED``. The gate is the upper end of the highest
+    closed range.
     """
     gate = OPEN
     seen_from_here_up = equal_from_here_up = 0.0
@@ -174,7 +245,10 @@ def gate_of(
         gate = max(gate, min(least_served - MARGIN, HIGHEST))
     if learned:
         gate = max(gate, LOWEST)
-    return gate if gate == OPEN else max(gate - counts.lowered, LOWEST)
+    if gate != OPEN:
+        gate = max(gate - counts.lowered, LOWEST)
+    closed = int((gate - LOWEST) / WIDTH + 0.001)  # the upper end of a range belongs to the next
+    return counts.gate(gate, rule, sum(labels.same[: max(closed, 0)]))
 
 
 NOTHING_SEEN = GateCounts()
@@ -194,14 +268,16 @@ class Gates:
         self,
         context: MatchContext,
         similarity: float,
+        gate: Gate,
         *,
         sampled: bool,
         served: bool,
         judged: bool = True,
     ) -> None:
         """Count a question that was encoded."""
-        counts = self.of(context)
-        counts = counts.with_question(similarity, sampled=sampled, served=served, judged=judged)
+        counts = self.of(context).with_question(
+            similarity, gate, sampled=sampled, served=served, judged=judged
+        )
         self._counts[context.domain] = counts
         self._counts.move_to_end(context.domain)
         if len(self._counts) > MOST_DOMAINS:

@@ -57,7 +57,7 @@ from headstart.types import words_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from headstart.decisions import Label, MatchContext, RankedNeighbor
+    from headstart.decisions import Gate, Label, MatchContext, RankedNeighbor
     from headstart.policies.guards.words import Parse
     from headstart.policies.learned_rule.domain import Domain
     from headstart.types import CacheKey, Turn
@@ -387,9 +387,10 @@ class StaticMatch(GuardedMatch):
         """The threshold. A neighbour below it is never served."""
         return self._threshold
 
-    def gate(self, context: MatchContext) -> float:
-        """Return the least similarity of sketches of a question that is worth encoding."""
-        return self._threshold - MARGIN - self._gates.of(context).lowered
+    def gate(self, context: MatchContext) -> Gate:
+        """Return which questions are worth encoding."""
+        counts = self._gates.of(context)
+        return counts.gate(self._threshold - MARGIN - counts.lowered)
 
     def compare(
         self,
@@ -461,8 +462,8 @@ class VerifiedMatch(GuardedMatch):
         self.version = version_of(guards)
         self._domain_of = domain_of
 
-    def gate(self, context: MatchContext) -> float:
-        """Return the least similarity of sketches of a question that is worth encoding."""
+    def gate(self, context: MatchContext) -> Gate:
+        """Return which questions are worth encoding."""
         return self._domain_of(context.domain).gate(self._gates.of(context))
 
     def compare(

@@ -259,6 +259,19 @@ async def test_a_sampled_question_below_the_gate_may_be_a_hit(rig: CacheRig) -> 
     assert gated(rig) == [GateOutcome.FOUND, GateOutcome.SAMPLED]
 
 
+async def test_a_question_is_drawn_with_the_share_of_its_gate_and_a_hit_stands_for_the_others(
+    rig: CacheRig,
+) -> None:
+    rig.policy.share = 0.01
+    await put(rig, "a", "one@0~80")
+    for drawn in (0.011, 0.009):
+        rig.cache._search.draw = lambda drawn=drawn: drawn  # type: ignore[union-attr]
+        await find(rig, "uno@0")
+    seen = [each for each in rig.recorder.seen if isinstance(each, Gated)]
+    assert [each.outcome for each in seen] == [GateOutcome.STOPPED, GateOutcome.FOUND]
+    assert seen[1].stands_for == pytest.approx(100)
+
+
 async def test_the_gate_learns_whether_a_question_had_a_neighbour_to_judge(
     rig: CacheRig,
 ) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headstart.attempts import Tokens
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
@@ -95,7 +96,7 @@ def test_tokens_that_are_kept_for_an_hour_are_told_apart() -> None:
     assert DIALECT.tokens(DIALECT.usage(kept)) == kept
     assert DIALECT.tokens({**USAGE, "cache_creation": None}).hour_write == 0
     assert DIALECT.tokens({**USAGE, "cache_creation": {"ephemeral_1h_input_tokens": 99}}) == (
-        kept._replace(hour_write=5)
+        replace(kept, hour_write=5)
     )
 
 

@@ -8,6 +8,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from headstart.canonical_request import Quirks, WrittenRequest
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
@@ -116,7 +117,7 @@ def check(events: Any) -> None:
     assert (counted.prompt, counted.completion) == (40, 5)
     assert (counted.cached, counted.cache_write, counted.hour_write) == (20, 10, 0)
     lives = [{"ttl": "1h", "inputTokens": 6}, {"ttl": "5m", "inputTokens": 4}, None]
-    assert DIALECT.tokens({**USAGE, "cacheDetails": lives}) == counted._replace(hour_write=6)
+    assert DIALECT.tokens({**USAGE, "cacheDetails": lives}) == replace(counted, hour_write=6)
 
 
 def test_a_whole_answer_is_read() -> None:

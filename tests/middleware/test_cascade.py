@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from headstart.attempts import RoutingEstimate
+from headstart.attempts import AttemptRole, RoutingEstimate
 from headstart.errors import UpstreamError, UpstreamRefused, UpstreamUnavailable
 from headstart.middleware.upstreams.cascade import Cascade
 from headstart.policies.drafts import score_prompt
@@ -226,7 +226,7 @@ async def test_those_to_be_avoided_are_left_out() -> None:
 async def test_a_rescue_goes_on_in_the_strong_models_words() -> None:
     upstream = cascade(Targets(), fast_says("a"), slow_says("b"))
     for avoid in ((), ("slow",)):
-        call = chat_call(role="rescue", avoid=frozenset(avoid))
+        call = chat_call(role=AttemptRole.RESCUE, avoid=frozenset(avoid))
         assert await ask(upstream, call) == ("b", ("cascade:slow",))
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from headstart.errors import UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
-from headstart.middleware.flights import Flight, FlightHead, Flights, LazyCondition, SlowClient
+from headstart.middleware.flights import Flight, Flights, LazyCondition, SlowClient
+from headstart.reply import Reply, replayed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
-HEAD = FlightHead(200, ((b"content-type", b"text/event-stream"),), "sim", (), stream=True)
+REPLY = Reply("sim", 200, ((b"content-type", b"text/event-stream"),), replayed(()))
 
 
 async def push(flight: Flight, data: bytes) -> None:
@@ -32,12 +33,12 @@ async def read_to_end(reader: object) -> bytes:
 async def test_latecomer_gets_what_was_streamed_at_once_and_the_rest_live() -> None:
     flight = Flight()
     first = flight.join()
-    flight.open(HEAD)
+    flight.open(REPLY)
     await push(flight, b"one ")
     await push(flight, b"two ")
     assert await first.read() == b"one two "
     late = flight.join()
-    assert (await late.head()).status == 200
+    assert (await late.reply()).status == 200
     assert await late.read() == b"one two "
     async with asyncio.TaskGroup() as group:
         waiting = [group.create_task(read_to_end(reader)) for reader in (first, late)]
@@ -59,7 +60,7 @@ async def test_all_that_wait_for_one_condition_hear_of_its_change() -> None:
 async def test_a_failure_comes_after_what_arrived_before_it() -> None:
     flight = Flight()
     reader = flight.join()
-    flight.open(HEAD)
+    flight.open(REPLY)
     await push(flight, b"partial")
     flight.fail(UpstreamProtocolError("cut"))
     assert await reader.read() == b"partial"
@@ -107,7 +108,7 @@ async def test_leaving_a_finished_flight_does_not_cancel_its_pump() -> None:
     release = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         flight.pump = pump = group.create_task(_wait(release))
-        flight.open(HEAD)
+        flight.open(REPLY)
         flight.finish()
         flight.leave(reader)
         release.set()
@@ -145,7 +146,7 @@ async def test_a_client_that_is_gone_stops_waiting() -> None:
     reader = flight.join()
     asyncio.get_running_loop().call_soon(reader.gone)
     with pytest.raises(ClientGone):
-        await reader.head()
+        await reader.reply()
 
 
 async def test_the_deadline_ends_a_wait() -> None:
@@ -153,8 +154,8 @@ async def test_the_deadline_ends_a_wait() -> None:
     reader = flight.join()
     reader.expire(asyncio.get_running_loop().time() + 0.01)
     with pytest.raises(UpstreamTimeout):
-        await reader.head()
-    flight.open(HEAD)
+        await reader.reply()
+    flight.open(REPLY)
     await push(flight, b"late")
     assert await reader.read() == b"late"
     with pytest.raises(UpstreamTimeout):
@@ -164,7 +165,7 @@ async def test_the_deadline_ends_a_wait() -> None:
 async def test_a_full_log_is_not_joinable_and_slows_a_lone_client_upstream_down() -> None:
     flight = Flight(log_bytes=10)
     reader = flight.join()
-    flight.open(HEAD)
+    flight.open(REPLY)
     async with asyncio.TaskGroup() as group:
         pushing = group.create_task(push(flight, b"x" * 11))
         await asyncio.sleep(0)
@@ -180,7 +181,7 @@ async def test_a_full_log_is_not_joinable_and_slows_a_lone_client_upstream_down(
 async def test_the_slowest_of_several_is_dropped_at_the_bound() -> None:
     flight = Flight(log_bytes=10)
     quick, slow = flight.join(), flight.join()
-    flight.open(HEAD)
+    flight.open(REPLY)
     await push(flight, b"a" * 8)
     assert await quick.read() == b"a" * 8
     async with asyncio.TaskGroup() as group:
@@ -197,7 +198,7 @@ async def test_the_slowest_of_several_is_dropped_at_the_bound() -> None:
 async def test_read_all_gives_up_when_the_answer_outgrows_the_log() -> None:
     flight = Flight(log_bytes=4)
     reader = flight.join()
-    flight.open(HEAD)
+    flight.open(REPLY)
     async with asyncio.TaskGroup() as group:
         group.create_task(push(flight, b"12345"))
         assert await reader.read_all() is None
@@ -206,7 +207,7 @@ async def test_read_all_gives_up_when_the_answer_outgrows_the_log() -> None:
 
 async def test_nothing_is_kept_of_an_answer_that_nobody_reads() -> None:
     flight = Flight(log_bytes=10)
-    flight.open(HEAD)
+    flight.open(REPLY)
     await push(flight, b"x" * 6)
     await push(flight, b"x" * 6)
     flight.finish()
@@ -227,7 +228,7 @@ async def test_flights_are_found_until_removed_and_never_by_another() -> None:
 async def test_an_answer_leaves_memory_with_its_last_reader_and_needs_no_collector() -> None:
     flight = Flight()
     reader = flight.join()
-    flight.open(HEAD)
+    flight.open(REPLY)
     await push(flight, b"one")
     flight.finish()
     assert await read_to_end(reader) == b"one"
@@ -245,7 +246,7 @@ async def test_an_answer_leaves_memory_with_its_last_reader_and_needs_no_collect
 async def test_a_reader_knows_that_nothing_follows_its_last_piece() -> None:
     flight = Flight()
     reader = flight.join()
-    flight.open(HEAD)
+    flight.open(REPLY)
     await push(flight, b"one")
     assert await reader.read() == b"one"
     assert not reader.at_end

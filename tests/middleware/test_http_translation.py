@@ -153,7 +153,8 @@ async def test_anthropic_client_streams_from_openai() -> None:
     assert said(completion.choices[0]) == [("text", "Hello from upstream")]
     assert completion.choices[0].finish == "stop"
     assert completion.usage is not None
-    assert ANTHROPIC.tokens(completion.usage)[:2] == (30, 20)
+    counted = ANTHROPIC.tokens(completion.usage)
+    assert (counted.prompt, counted.completion) == (30, 20)
 
 
 @pytest.mark.parametrize("fold", [True, False])

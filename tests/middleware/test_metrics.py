@@ -19,7 +19,16 @@ from headstart.middleware.metrics import (
     PrometheusObserver,
 )
 from headstart.middleware.observers import RecentRequests
-from headstart.observe import Committed, Encoded, Observation, Served, SocketTraffic, StageFailed
+from headstart.observe import (
+    Committed,
+    Encoded,
+    Gated,
+    GateOutcome,
+    Observation,
+    Served,
+    SocketTraffic,
+    StageFailed,
+)
 from support.booked import served
 
 LEVELS = Levels(entries=3, bytes=400, partitions=2, in_flight=1, websockets=4, encoder_queue=5)
@@ -238,6 +247,17 @@ def test_stages_are_observed() -> None:
     assert samples[("headstart_stored_entries_total",)] == 1
     assert samples[("headstart_stored_bytes_total",)] == 70
     assert samples["headstart_stage_errors_total", "store"] == 1
+
+
+def test_a_hit_below_the_gate_counts_for_the_questions_that_were_not_looked_at() -> None:
+    samples = counted(
+        Gated(outcome=GateOutcome.STOPPED),
+        Gated(outcome=GateOutcome.SAMPLED),
+        Gated(outcome=GateOutcome.FOUND, stands_for=50.0),
+        Gated(outcome=GateOutcome.FOUND, stands_for=200.0),
+    )
+    assert samples["headstart_gated_total", "found"] == 2
+    assert samples["headstart_gate_lost_hits_total",] == 250
 
 
 def test_levels_are_gauges_and_unknown_ones_are_not_numbers() -> None:

@@ -145,6 +145,7 @@ def recorded(name: str, dialect: str) -> list[StreamEvent]:
 
 def heard(completion: Completion, dialect: str) -> Heard:
     usage = completion.usage
+    counted = None if usage is None else DIALECTS[dialect].tokens(usage)
     return Heard(
         texts=["".join(p.text for p in c.parts if isinstance(p, Text)) for c in completion.choices],
         calls=[
@@ -152,7 +153,7 @@ def heard(completion: Completion, dialect: str) -> Heard:
             for c in completion.choices
         ],
         finishes=[choice.finish for choice in completion.choices],
-        tokens=None if usage is None else DIALECTS[dialect].tokens(usage)[:2],
+        tokens=None if counted is None else (counted.prompt, counted.completion),
     )
 
 

@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from headstart.decisions import Label, LabelSource, Rule, Verdict
+from headstart.decisions import GATE_SAMPLE, Label, LabelSource, Rule, Verdict
 from headstart.errors import ConfigError
+from headstart.policies.gate import GateCounts
 from headstart.policies.learned_rule import error_limit as constants
 from headstart.policies.learned_rule.domain import Domain, SnapshotError
 from headstart.policies.learned_rule.error_limit import (
@@ -128,6 +129,32 @@ def test_a_domain_that_serves_nothing_has_no_least_similarity() -> None:
         domain.apply(label(number, number % 3, number % 2 == 0))
     assert (domain.rule, domain.threshold()) == (Rule.LEARNED, None)
     assert domain.least_served is None
+
+
+def test_each_rule_of_a_domain_has_a_gate_of_its_own() -> None:
+    serving, alarmed = taught(1500), taught(1500)
+    while not alarmed.alarmed:
+        alarmed.apply(label(1, 2.5, False, source=LabelSource.AUDIT))
+    unqualified = Domain(ERROR_LIMIT)
+    for number in range(1600):
+        unqualified.apply(label(number, number % 3, number % 2 == 0))
+    assert (unqualified.rule, unqualified.threshold()) == (Rule.LEARNED, None)
+    domains = (Domain(ERROR_LIMIT), serving, alarmed, unqualified)
+    assert len({domain.gate(GateCounts()).rule for domain in domains}) == len(domains)
+    for domain in (Domain(ERROR_LIMIT), serving, alarmed):
+        assert domain.gate(GateCounts()).share == GATE_SAMPLE
+    assert unqualified.gate(GateCounts()).share < GATE_SAMPLE / 2
+
+
+def test_the_gate_tells_of_equal_answers_below_it() -> None:
+    domain = Domain(ERROR_LIMIT)
+    for number in range(100):
+        domain.apply(label(number, 0.0, False, sketch=0.55))
+    assert domain.gate(GateCounts()).equal == 0.0
+    domain.apply(label(101, 0.0, True, sketch=0.55))
+    gate = domain.gate(GateCounts())
+    assert gate.least == pytest.approx(0.6)
+    assert gate.equal == 1.0
 
 
 def test_labels_are_counted_by_the_nearest_sketch() -> None:

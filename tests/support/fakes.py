@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from headstart.decisions import Encoding, HistoryComparison, Verdict
+from headstart.decisions import Encoding, Gate, HistoryComparison, Verdict
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import EncoderError, StoreError
 from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Text
@@ -114,13 +114,15 @@ class FakeMatchPolicy:
     def __init__(self) -> None:
         self.least = 0.8
         """The gate."""
+        self.share = 0.02
+        """The share of the questions below it that are encoded nevertheless."""
         self.hits: list[bool] = []
         """The hits: whether they were found below the gate."""
         self.judged: list[bool] = []
         """Whether encoded questions had a neighbour to judge."""
 
-    def gate(self, context: MatchContext) -> float:
-        return self.least
+    def gate(self, context: MatchContext) -> Gate:
+        return Gate(least=self.least, share=self.share)
 
     def hit_share(self, context: MatchContext) -> float:
         return 0.25
@@ -129,6 +131,7 @@ class FakeMatchPolicy:
         self,
         context: MatchContext,
         similarity: float,
+        gate: Gate,
         *,
         sampled: bool,
         served: bool,

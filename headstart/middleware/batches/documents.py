@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.attempts import Tokens
+from headstart.attempts import Tokens, sum_tokens
 from headstart.compression.passages import sentences
 from headstart.compression.tokens import count_tokens
 from headstart.dialects.registry import DIALECTS
@@ -213,7 +213,7 @@ class MappedRequest:
             raise StepError("the answer has no text")
         self._texts[number] = text
         used = transcript.tokens(self._dialect.tokens) or Tokens()
-        self._tokens = Tokens(*(a + b for a, b in zip(self._tokens, used, strict=True)))
+        self._tokens = sum_tokens((self._tokens, used))
         if self._last is None or self.level:
             self._last = completion
         if choice.finish == "length":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from headstart.attempts import RoutingEstimate, ShapingEffect, Tokens
+from headstart.attempts import RoutingEstimate, ShapingEffect, Tokens, sum_tokens
 from headstart.dialects.registry import DIALECTS, FORMS
 from headstart.errors import HeadstartError, InvalidRequest, UpstreamProtocolError
 from headstart.observe import Observer, StageFailed
@@ -207,7 +207,8 @@ def length_of(parts: Sequence[Transcript], dialect: Dialect) -> AnswerLength:
 def was_cut(part: Transcript, dialect: Dialect, limit: int | None) -> bool:
     """Tell whether our limit ended a part."""
     used = _tokens_of(part, dialect)
-    return limit is not None and cut_by(limit, part.finish, used and used.completion)
+    length = None if used is None else used.completion
+    return limit is not None and cut_by(limit, part.finish, length)
 
 
 def ending_of(parts: Sequence[Transcript], dialect: Dialect) -> list[StreamEvent]:
@@ -218,8 +219,7 @@ def ending_of(parts: Sequence[Transcript], dialect: Dialect) -> list[StreamEvent
     reported = [used for part in parts if (used := _tokens_of(part, dialect)) is not None]
     if len(reported) < len(parts):
         return [finish, Ended()]
-    usage = dialect.usage(Tokens(*map(sum, zip(*reported, strict=True))))
-    return [finish, UsageReported(usage=usage), Ended()]
+    return [finish, UsageReported(usage=dialect.usage(sum_tokens(reported))), Ended()]
 
 
 def _tokens_of(part: Transcript, dialect: Dialect) -> Tokens | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Tokens
+from headstart.attempts import Attempt, AttemptOutcome, Tokens
 from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused
 from headstart.policies.cost import Price, cancelled_cost_usd
 from headstart.policies.routing.failures import (
@@ -386,7 +386,7 @@ class AttemptBooking:
         attempt = Attempt(
             self.key.upstream,
             self.key.model,
-            AttemptRole(self.call.role),
+            self.call.role,
             outcome,
             self.at,
             now - self.began,

@@ -302,8 +302,9 @@ class AttemptGroup:
             if starts.side_by_side or self._strategy.first_complete:
                 return await self._side_by_side(call, starts, errors)
             return await self._in_turn(call, starts, errors)
-        start = AttemptStart(first, AttemptRole.FIRST)
-        asked = self._call(call, start, has_alternative=len(allowed) > 1)
+        asked = call
+        if len(allowed) > 1:
+            asked = msgspec.structs.replace(call, has_alternative=True, queues_until=None)
         self._retrying.earn(now)
         try:
             return await self._members[first].send(asked)

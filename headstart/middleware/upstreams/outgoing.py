@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
 import aiohttp
@@ -172,7 +172,7 @@ _UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
 """Control characters, which no server writes into a header."""
 
 
-class _EndToEnd(NamedTuple):
+class _EndToEnd(msgspec.Struct, frozen=True):
     """Facts about the headers of an answer that follow from their names."""
 
     names: tuple[bytes, ...]
@@ -273,7 +273,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         status, headers, is_stream = head.status, head.headers, head.is_stream
         client, own, call = self.client, self.own, self.call
         request = call.request
-        if strip_usage and b"content-length" in [name for name, _ in headers]:
+        if strip_usage and b"content-length" in dict(headers):
             headers = tuple([pair for pair in headers if pair[0] != b"content-length"])
         if client is None or own is None or request is None:
             held = call.dialect in DOCUMENTS and status < 300 and head.is_plain

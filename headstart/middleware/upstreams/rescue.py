@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.attempts import CHARS_PER_TOKEN, AttemptRole, RoutingEstimate, Tokens
+from headstart.attempts import CHARS_PER_TOKEN, AttemptRole, RoutingEstimate, Tokens, sum_tokens
 from headstart.dialects.registry import DIALECTS, FORMS
 from headstart.errors import HeadstartError, UpstreamError, UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.shaping.steps import with_document
@@ -373,7 +373,7 @@ def _tokens(shown: Transcript, dialect: Dialect, prompt_tokens: int) -> Tokens:
     length = round(len(shown.text) / CHARS_PER_TOKEN)
     reported = shown.usage
     tokens = Tokens(prompt=prompt_tokens) if reported is None else dialect.tokens(reported)
-    return tokens._replace(completion=max(tokens.completion, length))
+    return msgspec.structs.replace(tokens, completion=max(tokens.completion, length))
 
 
 def _add_usage(event: StreamEvent, begun: Tokens, dialect: Dialect) -> StreamEvent:
@@ -381,4 +381,4 @@ def _add_usage(event: StreamEvent, begun: Tokens, dialect: Dialect) -> StreamEve
     if not isinstance(event, UsageReported):
         return event
     rest = dialect.tokens(event.usage)
-    return UsageReported(usage=dialect.usage(Tokens(*map(sum, zip(begun, rest, strict=True)))))
+    return UsageReported(usage=dialect.usage(sum_tokens((begun, rest))))

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import deque
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
@@ -254,8 +254,8 @@ class TargetCall:
             return self._next_held()
         if self._over:
             raise StopAsyncIteration
-        transcript, booking = self._transcript, self._booking
-        now = self._time()
+        transcript, booking, time = self._transcript, self._booking, self._time
+        now = time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
         # After a whole answer, ``HTTPUpstream`` ends the body within AFTER_END_S. This limit is
         # longer, so that it applies only if the upstream has no such limit.
@@ -277,9 +277,9 @@ class TargetCall:
             raise
         if live is None:
             self._over = True
-            booking.ended(self._time())
+            booking.ended(time())
             raise StopAsyncIteration
-        came = self._time()
+        came = time()
         if live.events:
             self._quiet_s, self._limit_s = 0.0, self._stall_s
         elif self._dialect is not None:
@@ -482,7 +482,7 @@ LONGEST_NAME = 128
 """The most characters of a model's name that is remembered."""
 
 
-class _Model(NamedTuple):
+class _Model(msgspec.Struct, frozen=True):
     """A model of the upstream."""
 
     key: UpstreamModel
@@ -552,7 +552,8 @@ class Target:
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the present estimate of this call."""
         now = asyncio.get_running_loop().time()
-        key, price = self._model(call)
+        model = self._model(call)
+        key, price = model.key, model.price
         state = self._state(call, key)
         measures = self._states.measures
         breaker, limits = state.breaker, state.limits

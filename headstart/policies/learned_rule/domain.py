@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from headstart.decisions import Label, LabelSource, Rule, Verdict
+from headstart.decisions import Gate, Label, LabelSource, Rule, Verdict
 from headstart.errors import HeadstartError
-from headstart.policies.gate import GateCounts, SketchLabels, gate_of
+from headstart.policies.gate import NOTHING_SERVED, GateCounts, SketchLabels, gate_of
 from headstart.policies.learned_rule.error_limit import (
     AUDITS_HALF_LIFE,
     CAUTION,
@@ -464,13 +464,15 @@ class Domain:
         self.version = version
         self._entries = EntryStatsTable()
         self._state = initial_state()
+        self._rule: tuple[DomainState, Rule] | None = None
+        """The rule in force, after the state from which it follows."""
         self._least: tuple[ErrorCurve, float | None] | None = None
         self._hopeful = False
         """At the last update no threshold met the error target, which errors of the judge may
         explain (``_judge_may_explain``)."""
         self.asked_twice = 0
         """The misses that this process has asked twice. Not all of them lead to a label."""
-        self._gate: tuple[object, GateCounts, float] | None = None
+        self._gate: tuple[object, GateCounts, Gate] | None = None
         """The gate, after the state and the counts from which it was computed."""
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
@@ -493,12 +495,13 @@ class Domain:
     @property
     def rule(self) -> Rule:
         """The rule in force. After an alarm it is never again the cold-start rule."""
-        labels = self._state.learned_pairs
-        if self._state.counts.alarms or labels >= ENOUGH_LABELS:
-            return Rule.LEARNED
-        if labels >= MIN_LABELS and self._learned_threshold(self.error_limit.max_error) is not None:
-            return Rule.LEARNED
-        return Rule.COLD_START
+        state = self._state
+        if self._rule is None or self._rule[0] is not state:
+            learned = state.counts.alarms > 0 or state.learned_pairs >= ENOUGH_LABELS
+            if not learned and state.learned_pairs >= MIN_LABELS:
+                learned = self._learned_threshold(self.error_limit.max_error) is not None
+            self._rule = state, Rule.LEARNED if learned else Rule.COLD_START
+        return self._rule[1]
 
     @property
     def labels(self) -> int:
@@ -544,19 +547,25 @@ class Domain:
         """The numbers of labels by the similarity of the nearest sketch."""
         return self._state.sketches
 
-    def gate(self, counts: GateCounts) -> float:
-        """Return the gate: from this similarity to the nearest sketch on, a question is encoded.
+    def gate(self, counts: GateCounts) -> Gate:
+        """Return which questions are worth encoding.
 
         ``counts`` has the questions that this process has seen at the gate.
         """
         known = self._gate
         if known is None or known[0] is not self._state or known[1] is not counts:
+            threshold, learned = self.threshold(), self.rule is Rule.LEARNED
+            alarms, alarmed = self._state.counts.alarms, self._state.alarmed
+            rule = 4 * alarms + 2 * alarmed + learned
+            if threshold is None and not alarmed:
+                rule = NOTHING_SERVED
             gate = gate_of(
                 self.sketch_labels,
                 counts,
                 noise_of(self._state, self.error_limit),
-                learned=self.rule is Rule.LEARNED,
-                least_served=self.least_served,
+                learned=learned,
+                least_served=self._least_above(threshold) if learned else None,
+                rule=rule,
             )
             known = self._gate = self._state, counts, gate
         return known[2]
@@ -572,8 +581,11 @@ class Domain:
 
         None while there is no learned rule, or if it serves nothing.
         """
-        threshold = self.threshold()
-        if self.rule is Rule.COLD_START or threshold is None:
+        return None if self.rule is Rule.COLD_START else self._least_above(self.threshold())
+
+    def _least_above(self, threshold: float | None) -> float | None:
+        """Return the similarity that 99 % of the hits reach above the threshold of a score."""
+        if threshold is None:
             return None
         curve = self._state.curve
         if self._least is None or self._least[0] is not curve:

@@ -76,7 +76,7 @@ def predict_call(
     if price is not None:
         used = Tokens(prompt=call.prompt_tokens, cached=cached)
         billed = not state.bills_cancelled
-        cost_usd = price.cost_usd(used._replace(completion=round(output)))
+        cost_usd = price.cost_usd(Tokens(call.prompt_tokens, round(output), cached))
         waste_usd = cancelled_cost_usd(price, used, output, cancels_billing=billed)
     return RoutingEstimate(
         name=name,

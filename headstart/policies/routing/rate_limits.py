@@ -22,6 +22,8 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import msgspec
+
 from headstart.policies.callers import NameMemo, NamesMemo
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class LimitWindow(NamedTuple):
         return _limit_kind(self.name)
 
 
-class LimitKind(NamedTuple):
+class LimitKind(msgspec.Struct, frozen=True, gc=False):
     """The meaning of a limit's name."""
 
     counts_tokens: bool
@@ -691,7 +693,7 @@ class RateLimits:
         """Tell whether to ``learn`` from an answer: the known limits are old, or little is left."""
         fresh_until = now + _BELIEVED_S - _LEARN_AGAIN_S
         for bucket in self._buckets.values():
-            if bucket.believed_until < fresh_until or bucket.level_at(now) < bucket.limit / 2:
+            if bucket.believed_until < fresh_until or bucket.level < bucket.limit / 2:
                 return True
         return False
 
