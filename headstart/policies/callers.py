@@ -99,8 +99,9 @@ _SILENT = PROTOCOL_HEADERS | _names(_VOCABULARY["silent_headers"])
 """The headers of the protocol say nothing, because they are part of every cache key."""
 _SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
 """Prefixes of names that only browsers may set, or that never reach an upstream."""
-_TRACE_ENDINGS = (b"span-id", b"spanid", b"trace-id", b"traceid", b"traceparent", b"tracestate")
-"""Endings of the names in which tracers, each with a prefix of its own, name one request."""
+_TRACE_ENDINGS = tuple(b"-span-id -spanid -trace-id -traceid -traceparent -tracestate".split())
+"""Endings of the names in which tracers, each with a prefix of its own, name one request. They are
+whole words: ``x-lifespan-id`` may name a caller."""
 _SIGNATURES = _names("x-vercel-proxy-signature x-vercel-proxy-signature-ts")
 """Headers in which an app's host signs each request. They are secrets, but not the caller's."""
 _HOSTS = _names("host x-forwarded-host")
@@ -146,7 +147,7 @@ def tells_callers_apart(name: bytes, *, include_host: bool) -> bool:
     return not (
         name in _SILENT
         or name.startswith(_SILENT_BEGINNINGS)
-        or name.endswith(_TRACE_ENDINGS)
+        or (b"-" + name).endswith(_TRACE_ENDINGS)
         or name in _SIGNATURES
         or tells_address(name)
     )

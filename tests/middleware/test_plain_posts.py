@@ -150,6 +150,30 @@ async def test_tracers_and_tools_for_tests_see_each_call(monkeypatch: pytest.Mon
     assert provider.connections == 1
 
 
+async def test_tracers_that_give_each_session_their_hooks_see_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """OpenTelemetry and Sentry replace ``ClientSession.__init__``."""
+    plain, seen = aiohttp.ClientSession.__init__, []
+
+    async def begin(_: Any, __: Any, about: aiohttp.TraceRequestStartParams) -> None:
+        about.headers["traceparent"] = "00-of-the-tracer"
+        seen.append((about.method, about.url.path))
+
+    def traced(session: aiohttp.ClientSession, **options: Any) -> None:
+        hooks = aiohttp.TraceConfig()
+        hooks.on_request_start.append(begin)
+        plain(session, trace_configs=[hooks], **options)
+
+    provider = Provider(OK)
+    monkeypatch.setattr(aiohttp.ClientSession, "__init__", traced)
+    async with upstream_of(provider) as upstream:
+        assert [(await ask(upstream))[0] for _ in range(2)] == [200, 200]
+    assert seen == [("POST", "/v1/chat/completions")] * 2
+    assert provider.read.count(b"traceparent: 00-of-the-tracer") == 2
+    assert provider.connections == 1
+
+
 @pytest.mark.parametrize("itself", [True, False])
 async def test_without_an_answer_the_connection_is_closed(
     monkeypatch: pytest.MonkeyPatch, *, itself: bool

@@ -63,6 +63,13 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
     assert not found
 
 
+def test_a_folder_with_binary_files_is_named_here() -> None:
+    """A package or an archive that was added with other files would stay in each clone."""
+    known = {"headstart/compression/ranks", "headstart/embeddings/model", "tests/embeddings"}
+    binary = [path for path in tracked_files() if b"\0" in path.read_bytes()[:8192]]
+    assert {path.parent.relative_to(ROOT).as_posix() for path in binary} == known
+
+
 @pytest.mark.parametrize(
     "name", ["requirements.txt", "requirements-dev.txt", "deploy/requirements.txt"]
 )

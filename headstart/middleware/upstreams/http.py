@@ -341,7 +341,8 @@ class HTTPUpstream:
                 max_field_size=LINE_BYTES,
                 read_bufsize=BUFFER_BYTES,
             )
-            if self._posts_itself:
+            # Other tracers (OpenTelemetry, Sentry) give each session hooks, which only it calls.
+            if self._posts_itself and not self._session.trace_configs:
                 self._origin = aiohttp.ClientRequest(
                     "GET", self._base, skip_auto_headers=_NOT_ADDED, session=self._session
                 )
@@ -719,8 +720,7 @@ class HTTPUpstream:
             ) as response:
                 await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
-            # The next call meets the same error and reports it.
-            return
+            return  # the next call meets the same error and reports it
         finally:
             self._warming = False
 
