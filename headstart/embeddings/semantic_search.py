@@ -218,7 +218,7 @@ class SemanticSearch(Generic[P]):
         if query.sketch is None:
             too_long = self.entries.is_too_long(query.text)
             return query.miss("too-long" if too_long else "unknown-words")
-        query.gate = self.policy.gate(query.context)
+        query.gate = query.gate if query.gated else self.policy.gate(query.context)
         nearest = await self.replica.search(query.group, query.sketch, 1, query.gate.least)
         query.add_time("lookup_s")
         if not nearest and not self.replica.index.size(query.group):
@@ -426,7 +426,8 @@ class SemanticQuery:
     """The similarity of the nearest sketch: the most promising questions are encoded first."""
     sketch: bytes | None = None
     gate: Gate = ANY_QUESTION
-    """Which questions are worth encoding; known as soon as this one has a sketch."""
+    """Which questions are worth encoding; known as soon as this one has a sketch. It stays the same
+    once it has let this one pass or not: a hit counts by the share at its draw."""
     encoding: Encoding | None = None
     encodings_left: int = ENCODED_AT_ONCE
     """The number of entries that may still be encoded while the request waits."""

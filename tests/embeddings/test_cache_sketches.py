@@ -517,6 +517,23 @@ async def test_only_a_near_question_waits_for_an_entry_on_its_way(
     assert (found[0].entry is not None) is waits
 
 
+async def test_a_question_that_waits_for_an_entry_keeps_the_gate_at_which_it_was_drawn(
+    rig: CacheRig,
+) -> None:
+    rig.policy.share = 0.01
+    rig.cache._search.draw = lambda: 0.0  # type: ignore[union-attr]
+    await put(rig, "a", "far@80")
+    arrived = rig.cache.expect(key("one@0~20"), "")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(find, rig, "uno@0")
+        await anyio.wait_all_tasks_blocked()
+        rig.policy.least, rig.policy.share = 0.99, 0.5
+        await put(rig, "b", "one@0~20")
+        arrived()
+    assert gated(rig) == [GateOutcome.PASSED]
+    assert rig.policy.hits == [False]
+
+
 # --- stores of earlier versions ----------------------------------------------------------------
 
 

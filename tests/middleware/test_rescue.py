@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headstart.attempts import AttemptRole
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
 from headstart.middleware.shaping.steps import with_document
+from headstart.middleware.shared_flights import OwnerLost
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.rescue import RescuedCandidate
 from headstart.policies.routing.failures import RetryBudget
@@ -27,11 +29,24 @@ from headstart.types import (
     ToolCallDelta,
     UsageReported,
 )
-from support.candidates import CHAT, UNIX, Actor, Targets, chat_call, read, text, thought
+from support.candidates import (
+    CHAT,
+    UNIX,
+    Actor,
+    Targets,
+    chat_call,
+    read,
+    reply_of,
+    text,
+    thought,
+)
 from support.guarded import a_call
 
 if TYPE_CHECKING:
-    from headstart.types import StreamEvent
+    from headstart.attempts import RoutingEstimate
+    from headstart.middleware.upstreams.target import Target
+    from headstart.reply import Reply
+    from headstart.types import Call, StreamEvent
     from support.candidates import Step
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
@@ -424,6 +439,33 @@ async def test_an_answer_that_was_overtaken_and_broke_off_is_not_begun_a_third_t
             await read(reply)
     assert (len(slow.calls), len(second.calls)) == (1, 1)
     assert (slow.open, second.open) == (0, 0)
+
+
+class OwnersAnswer:
+    """Follows a process that rescues its answer and then ends; a rescue goes to a real target."""
+
+    def __init__(self, inner: Target) -> None:
+        self.inner = inner
+        self.name, self.identity, self.names = inner.name, inner.identity, inner.names
+
+    def estimate(self, call: Call) -> RoutingEstimate:
+        return self.inner.estimate(call)
+
+    async def send(self, call: Call) -> Reply:
+        if call.role is AttemptRole.RESCUE:
+            return await self.inner.send(call)
+        reply = reply_of("a", [*spoken("Once", end=False), OwnerLost("it ended", again=True)])
+        reply.transforms = ("rescued",)
+        return reply
+
+
+async def test_an_answer_that_another_process_rescued_is_rescued_again_if_that_process_ends() -> (
+    None
+):
+    inner = Targets().target(Actor("b", [spoken("Once", " upon a time.", id="up-2")]))
+    async with await RescuedCandidate(OwnersAnswer(inner)).send(chat_call()) as reply:
+        assert await read(reply) == "Once upon a time."
+        assert (reply.storable, reply.transforms) == (False, ("rescued",))
 
 
 async def test_a_slow_reader_is_no_slow_upstream() -> None:

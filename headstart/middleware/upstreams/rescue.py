@@ -163,7 +163,8 @@ class RescuedCandidate:
                         return
                 asked = now()
         except UpstreamError as error:
-            if RESCUED in reply.transforms:
+            # The process that had asked the upstream may have rescued the answer before it ended.
+            if RESCUED in reply.transforms and not isinstance(error, OwnerLost):
                 raise
             broken = error
         else:
@@ -230,7 +231,7 @@ class RescuedCandidate:
         second, splice = await self._second(failed, shown, call)
         if second is None:
             raise broken
-        reply.transforms = (*reply.transforms, RESCUED)
+        reply.transforms = tuple(dict.fromkeys((*reply.transforms, RESCUED)))
         reply.storable = False
         async with second:
             if splice is None:
