@@ -23,14 +23,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.policies.routing.rate_limits import exhausted_until_s, message_wait_s, retry_after_s
-from headstart.types import (
-    UNDECODABLE,
-    ErrorReported,
-    Frozen,
-    Headers,
-    read_vocabulary,
-    word_classes,
-)
+from headstart.types import UNDECODABLE, ErrorReported, Frozen, Headers, word_classes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,7 +203,26 @@ _LONGEST_WAITS_S = {
 }
 
 _CODES = word_classes(
-    {FailureKind(kind): codes for kind, codes in read_vocabulary(__name__).items()}
+    {
+        FailureKind.QUOTA: "insufficient_quota billing_error billing_not_active"
+        " billing_hard_limit_reached insufficient_balance insufficient_credits",
+        FailureKind.RATE_LIMITED: "rate_limit_exceeded rate_limit_error resource_exhausted"
+        " too_many_requests",
+        FailureKind.OVERLOADED: "overloaded_error engine_overloaded unavailable"
+        " service_unavailable server_overloaded capacity_exceeded service_tier_capacity_exceeded",
+        FailureKind.SERVER: "server_error api_error internal_server_error internal internal_error",
+        FailureKind.TIMEOUT: "timeout_error deadline_exceeded",
+        FailureKind.UNAUTHORIZED: "invalid_api_key authentication_error permission_error"
+        " unauthenticated permission_denied api_key_invalid wrong_api_key account_deactivated",
+        FailureKind.NO_SUCH_MODEL: "model_not_found model_not_active model_decommissioned"
+        " model_not_available deploymentnotfound",
+        FailureKind.CONTEXT_TOO_LONG: "context_length_exceeded context_window_exceeded"
+        " model_context_window_exceeded exceed_context_size_error input_too_long",
+        FailureKind.CONTENT_POLICY: "content_policy_violation content_filter"
+        " responsibleaipolicyviolation data_inspection_failed prohibited_content",
+        # It is the model's mistake, not the caller's: Groq refuses text that its own model wrote.
+        FailureKind.PROTOCOL: "tool_use_failed json_validate_failed",
+    }
 )
 
 _STATUSES = {
