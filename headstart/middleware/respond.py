@@ -51,7 +51,7 @@ Compose: TypeAlias = "Callable[[Flight, Reply, bytes | None], Awaitable[bytes | 
 JSON = b"application/json"
 NO_STORE = (b"cache-control", b"no-store")
 STREAM_HEADERS = ((b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no"))
-"""They ask proxies not to collect the pieces of a stream, as to compress it (Express)."""
+"""They ask proxies not to collect the pieces of a stream. Express would, to compress them."""
 SANDBOX: Headers = (
     (b"content-security-policy", b"default-src 'none'; sandbox"),
     (b"x-content-type-options", b"nosniff"),
