@@ -483,16 +483,18 @@ class EngineBuilder:
         """Return the relay, with the lists of models of an earlier run."""
         opened, router, ledger = providers.opened, providers.router, self._parts.ledger
         rules = tuple(map(route_rule, self._settings.route))
+        sources, keyed = list_sources(opened, self._settings)
         models = ModelLists(
             router,
             rules,
-            list_sources(opened, self._settings),
+            sources,
             spawn=self._spawn,
             clock=clock,
             new_id=new_id,
             observer=self._observers,
             allows=None if ledger is None else ledger.allows,
             no_lists=all(has_no_list(each.settings) for each in opened),
+            keyed=keyed,
         )
         await persist(self._build, "model-lists", "models", saved=models.saved, load=models.load)
         return Relay(

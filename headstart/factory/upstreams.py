@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headstart.attempts import Attempt, Tokens
-from headstart.config.checks import listed_upstreams
+from headstart.config.checks import has_no_list, listed_upstreams
 from headstart.config.providers import (
     NO_UPSTREAM,
     aliases,
@@ -331,17 +331,27 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
     return ((name, prefix + key.encode()),)
 
 
-def list_sources(opened: Sequence[OpenedUpstream], settings: Settings) -> tuple[ListSource, ...]:
-    """Return the upstreams that are asked for their lists of models."""
+def list_sources(
+    opened: Sequence[OpenedUpstream], settings: Settings
+) -> tuple[tuple[ListSource, ...], tuple[ListSource, ...]]:
+    """Return the upstreams that are asked for their lists of models.
+
+    First those that are asked without a caller's key, then those that are sent callers' keys.
+    """
     from headstart.middleware.router import ListSource
 
     names = {each.name for each in listed_upstreams(settings)}
-    forms = [(each, dialects_of(each)[0].models) for each in opened]
-    return tuple(
-        ListSource(each.settings.name, each.settings.base_url, form, each.http)
-        for each, form in forms
-        if form is not None and each.settings.name in names
-    )
+    open_, keyed = list[ListSource](), list[ListSource]()
+    for each in opened:
+        spoken, chosen = dialects_of(each)[0], each.settings
+        if spoken.models is None or has_no_list(chosen):
+            continue
+        source = ListSource(chosen.name, chosen.base_url, spoken, spoken.models, each.http)
+        if chosen.name in names:
+            open_.append(source)
+        elif each.http.passes_keys:
+            keyed.append(source)
+    return tuple(open_), tuple(keyed)
 
 
 def dialects_of(opened: OpenedUpstream) -> tuple[UpstreamDialect, ...]:

@@ -16,12 +16,20 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from headstart.dialects.dialect import Dialect, ListedModel, ModelsForm
+from headstart.dialects.dialect import Dialect, ListedModel, ModelsForm, UpstreamDialect
 from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS, DocumentForm
-from headstart.errors import HeadstartError, NoUpstream, UpstreamProtocolError
+from headstart.errors import (
+    HeadstartError,
+    NoUpstream,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from headstart.middleware.upstreams.outgoing import neutral_headers
 from headstart.observe import Observer, StageFailed
 from headstart.policies.route_rules import RouteRule, first_rule
-from headstart.types import UNDECODABLE, Call, ChatRequest, Frozen
+from headstart.types import UNDECODABLE, Call, ChatRequest, ErrorReported, Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -348,14 +356,16 @@ MOST_BYTES = 8 * 1024 * 1024
 """A longer list is cut off, and counts as a failure."""
 _PATH = re.compile(rb"/v1(?:beta)?/models(?:/(.+))?")
 _WILD = frozenset("*?[")
+_HEADERS = ((b"accept", b"application/json"), (b"accept-encoding", b"identity"))
 
 
 @dataclass(frozen=True)
 class ListSource:
-    """An upstream whose list needs no caller's key."""
+    """An upstream that has a list of models."""
 
     name: str
     base_url: str
+    dialect: UpstreamDialect
     form: ModelsForm
     upstream: Upstream
 
@@ -398,10 +408,11 @@ class ModelAnswer(NamedTuple):
 class ModelLists:
     """Lists the models that callers may name.
 
-    It answers nothing without ``sources``: then a request goes to an upstream with the caller's
-    key. ``no_lists``: no upstream has a list for anybody, so the names in routes and upstreams are
-    the answer. ``rules`` are the ``[[route]]`` tables; ``clock`` gives Unix seconds. ``allows``
-    tells whether a caller, by the name of its key, may ask for a model.
+    ``sources`` need no caller's key. Without them, a request goes to an upstream with the caller's
+    key. If no upstream speaks the caller's API, one of ``keyed`` is asked with that key, and its
+    list is translated. ``no_lists``: no upstream has a list for anybody, so the names in routes and
+    upstreams are the answer. ``rules`` are the ``[[route]]`` tables; ``clock`` gives Unix seconds.
+    ``allows`` tells whether a caller, by the name of its key, may ask for a model.
     """
 
     router: Router
@@ -414,6 +425,7 @@ class ModelLists:
     observer: Observer
     allows: Callable[[str, str], bool] | None = None
     no_lists: bool = False
+    keyed: Sequence[ListSource] = ()
     _kept: dict[str, _KeptList] = field(default_factory=dict)
     _models: dict[str, dict[str, ListedModel]] = field(default_factory=dict)
     """The models of each list, by id."""
@@ -447,13 +459,15 @@ class ModelLists:
         """Return the answer to a request for the list or for one model.
 
         None for any other request, and for a model that is not known here. Raises RequestError for
-        a route that does not exist.
+        a route that does not exist, and UpstreamError if the caller's key has to be used and fails.
         """
         dialect = DIALECTS.get(call.dialect)
-        if dialect is None or dialect.models is None or not (self.sources or self.no_lists):
+        if dialect is None or dialect.models is None:
             return None
         if call.method != "GET" or not _PATH.fullmatch(call.path):
             return None
+        if not (self.sources or self.no_lists):
+            return await self._answer_with_key(call, dialect, dialect.models)
         await self._refresh()
         ages = [self.clock() - each.at for each in self._kept.values()]
         age_s = max(ages, default=None)
@@ -464,6 +478,38 @@ class ModelLists:
             return ModelAnswer(msgspec.json.encode(form.write_list(models)), age_s)
         model = self._model(name, call, dialect) if self._allows(call.caller, name) else None
         return None if model is None else ModelAnswer(msgspec.json.encode(form.write(model)), age_s)
+
+    async def _answer_with_key(
+        self, call: Call, dialect: Dialect, form: ModelsForm
+    ) -> ModelAnswer | None:
+        """Return an upstream's list in the caller's form, asked for with the caller's key.
+
+        None if an upstream speaks the caller's API, because that one answers itself.
+        """
+        if not self.keyed or any(each.speaks(call.dialect) for each in self.router.providers):
+            return None
+        source = self.keyed[0]
+        key = neutral_headers(call.headers, call.query_string, None, source.dialect.key_header)
+        pairs = (*key, *source.dialect.required_headers.items())
+        headers = tuple((name.encode(), value.encode("latin-1")) for name, value in pairs)
+        try:
+            async with asyncio.timeout(FETCH_S):
+                status, found = await self._ask(source, headers)
+        except TimeoutError:
+            raise UpstreamTimeout(
+                f"upstream {source.name} did not list its models within {FETCH_S:g} s"
+            ) from None
+        if not found:
+            raise _refused(source, status, dialect, call.id)
+        models = [
+            msgspec.structs.replace(each, owner=source.name)
+            for each in found
+            if self._allows(call.caller, each.id)
+        ]
+        if not (name := model_in(call.path, dialect)):
+            return ModelAnswer(msgspec.json.encode(form.write_list(models)), None)
+        model = next((each for each in models if each.id == name), None)
+        return None if model is None else ModelAnswer(msgspec.json.encode(form.write(model)), None)
 
     def _listed(self, call: Call, dialect: Dialect) -> Iterator[ListedModel]:
         """Yield the models: those that routes name, aliases, and the upstreams' own."""
@@ -518,7 +564,9 @@ class ModelLists:
     async def _fetch(self, source: ListSource) -> None:
         try:
             async with asyncio.timeout(FETCH_S):
-                models = await self._ask(source)
+                _, models = await self._ask(source)
+                if not models:
+                    raise UpstreamProtocolError(f"upstream {source.name} does not list its models")
         except (HeadstartError, TimeoutError) as error:
             self._next[source.name] = self.clock() + RETRY_S
             failed = StageFailed(
@@ -535,14 +583,16 @@ class ModelLists:
         self._kept[name] = kept
         self._models[name] = {each.id: each for each in kept.models}
 
-    async def _ask(self, source: ListSource) -> list[ListedModel]:
-        """Return an upstream's list. Raises UpstreamError."""
+    async def _ask(
+        self, source: ListSource, headers: Headers = _HEADERS
+    ) -> tuple[int, list[ListedModel]]:
+        """Return the status of an upstream's answer, and its list. Raises UpstreamError."""
         call = Call(
             id=self.new_id(),
             method="GET",
             path=source.form.path,
             query_string=source.form.query,
-            headers=((b"accept", b"application/json"), (b"accept-encoding", b"identity")),
+            headers=headers,
             body=b"",
             dialect="",
             endpoint="models",
@@ -558,6 +608,20 @@ class ModelLists:
             models = source.form.read(msgspec.json.decode(body)) if reply.status == 200 else []
         except UNDECODABLE:
             models = []
-        if not models:
-            raise UpstreamProtocolError(f"upstream {source.name} does not list its models")
-        return models
+        return reply.status, models
+
+
+def _refused(source: ListSource, status: int, dialect: Dialect, request_id: str) -> UpstreamError:
+    """Return the error for a caller that gets no list, in the caller's dialect."""
+    if status < 400:
+        return UpstreamProtocolError(f"upstream {source.name} does not list its models")
+    message = f"upstream {source.name} answered {status} to the request for its models"
+    body = dialect.error_body(ErrorReported(message=message, status=status), request_id)
+    return UpstreamRefused(
+        message,
+        status=status,
+        headers=((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))),
+        body=body,
+        code="upstream_error",
+        upstream=source.name,
+    )

@@ -209,6 +209,50 @@ async def test_a_single_upstream_with_callers_keys_answers_itself() -> None:
     assert upstream.header(b"authorization") == [b"Bearer mine"]
 
 
+CLAUDE = {
+    "type": "model",
+    "id": "claude",
+    "display_name": "C",
+    "created_at": "2026-01-02T00:00:00Z",
+}
+
+
+async def test_a_list_is_translated_for_a_caller_whose_key_an_upstream_of_another_api_takes() -> (
+    None
+):
+    upstream = RawUpstream(says("200 OK", json.dumps({"data": [CLAUDE]}).encode()))
+    async with relay_to(upstream, routes=(), options=({"dialect": "anthropic"},)) as gate:
+        assert await owners(gate, MINE) == {"claude": "a"}
+        status, _, body = await gate.ask("/v1/models/claude", b"", MINE, "GET")
+        assert (status, json.loads(body)["created"]) == (200, 1767312000)
+        status, _, body = await gate.ask("/v1/models/none", b"", MINE, "GET")
+        assert (status, json.loads(body)["error"]["code"]) == (404, "no_upstream")
+        upstream.answer = says("401 Unauthorized", b'{"type":"error","error":{"message":"bad"}}')
+        status, headers, body = await gate.ask("/v1/models", b"", MINE, "GET")
+        assert (status, headers["x-headstart-upstream"]) == (401, "a")
+        assert "401" in json.loads(body)["error"]["message"]
+        upstream.answer = says("200 OK", b"<html>")
+        status, _, body = await gate.ask("/v1/models", b"", MINE, "GET")
+        assert (status, json.loads(body)["error"]["code"]) == (502, "upstream_protocol_error")
+    assert upstream.targets == [b"/v1/models?limit=1000"] * 5
+    assert upstream.header(b"x-api-key") == [b"mine"]
+    assert upstream.header(b"anthropic-version") == [b"2023-06-01"]
+    assert upstream.header(b"authorization") == []
+
+
+async def test_clients_of_anthropic_and_gemini_get_the_list_of_an_openai_upstream() -> None:
+    upstream = RawUpstream(listing("gpt"))
+    async with relay_to(upstream, routes=()) as gate:
+        anthropic = "anthropic-version: 2023-06-01\r\nx-api-key: mine\r\n"
+        _, _, body = await gate.ask("/v1/models", b"", anthropic, "GET")
+        assert [each["type"] for each in json.loads(body)["data"]] == ["model"]
+        _, _, body = await gate.ask("/v1beta/models?key=mine", b"", "", "GET")
+        assert [each["name"] for each in json.loads(body)["models"]] == ["models/gpt"]
+    assert upstream.targets == [b"/v1/models"] * 2
+    assert upstream.header(b"authorization") == [b"Bearer mine"]
+    assert upstream.header(b"x-api-key") == []
+
+
 async def test_no_callers_key_goes_to_an_upstream_for_the_list() -> None:
     first, second = RawUpstream(listing("big")), RawUpstream(listing("small"))
     async with relay_to(first, second, routes=()) as gate:  # both on this machine, without keys
@@ -291,7 +335,7 @@ def make_lists(upstream: Listing) -> tuple[ModelLists, list[float], Recorder]:
     lists = ModelLists(
         Router([provider], {}),
         (),
-        [ListSource("a", "https://a.test", OPENAI_CHAT.models, upstream)],
+        [ListSource("a", "https://a.test", OPENAI_CHAT, OPENAI_CHAT.models, upstream)],
         spawn=cast("Spawn", spawn),
         clock=lambda: now[0],
         new_id=lambda: "id",
