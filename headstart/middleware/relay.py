@@ -46,6 +46,7 @@ from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import (
     NO_STORE,
+    STREAM_HEADERS,
     allowed_headers,
     error_response,
     json_headers,
@@ -506,12 +507,27 @@ def named_model(body: bytes) -> str:
 
 def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderList:
     """Return an upstream's headers for the client, with our own."""
+    allowed = allowed_headers(headers, relayed=True)
+    if dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"):
+        allowed = _as_stream(allowed)
     return [
-        *allowed_headers(headers, relayed=True),
+        *allowed,
         (b"cache-status", b"headstart; fwd=bypass; detail=relayed"),
         (b"x-headstart-request-id", request_id.encode()),
         (b"x-headstart-upstream", upstream.encode()),
     ]
+
+
+_OF_STREAMS = tuple(name for name, _ in STREAM_HEADERS)
+
+
+def _as_stream(headers: HeaderList) -> HeaderList:
+    """Return the headers of a stream with those that keep proxies from collecting it."""
+    named = dict(STREAM_HEADERS) | dict(headers)
+    if b"no-transform" not in named[b"cache-control"]:
+        named[b"cache-control"] += b", no-transform"
+    kept = [pair for pair in headers if pair[0] not in _OF_STREAMS]
+    return [*kept, *((name, named[name]) for name in _OF_STREAMS)]
 
 
 async def _tell(

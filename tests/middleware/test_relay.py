@@ -22,6 +22,7 @@ from support.fakes import Recorder
 from support.patience import until
 from support.proxied import proxied
 from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, raw_upstream
+from support.relaying import relay_to, says
 from support.serving import serving
 
 if TYPE_CHECKING:
@@ -351,6 +352,30 @@ FORGED = (
     b"x-headstart-cost: 9\r\nx-headstart-request-id: forged\r\nx-headstart-tokens-saved: 7\r\n"
     b"x-real: 1\r\n"
 )
+
+
+@pytest.mark.parametrize(
+    ("sent", "got"),
+    [
+        (b"", "no-cache, no-transform"),
+        (b"cache-control: no-store\r\n", "no-store, no-transform"),
+        (b"cache-control: no-transform, private\r\n", "no-transform, private"),
+    ],
+)
+async def test_a_relayed_stream_tells_proxies_not_to_collect_it(sent: bytes, got: str) -> None:
+    stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n"
+    async with relay_to(RawUpstream(stream + sent + b"\r\ndata: a\n\n"), routes=()) as gate:
+        _, headers, body = await gate.ask()
+    assert (headers["cache-control"], headers["x-accel-buffering"]) == (got, "no")
+    assert body == b"data: a\n\n"
+
+
+async def test_other_relayed_answers_keep_their_headers() -> None:
+    plain = says("200 OK", headers=b"cache-control: max-age=5\r\n")
+    async with relay_to(RawUpstream(plain), routes=()) as gate:
+        _, headers, _ = await gate.ask()
+    assert headers["cache-control"] == "max-age=5"
+    assert "x-accel-buffering" not in headers
 
 
 async def test_our_own_headers_do_not_pass_from_a_relayed_upstream() -> None:
