@@ -1,8 +1,9 @@
-"""Guards on the questions of ``benchmarks/slots.toml``, whose answers depend on one word or two."""
+"""Guards on questions whose answers depend on one word or two, with the encoder of the package."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from benchmarks.slots import slots_stream
 from headstart.embeddings.encoder import OnnxEncoder
@@ -27,3 +28,67 @@ def test_similar_questions_with_other_answers_are_vetoed() -> None:
     }
     assert len(traps) > 2000
     assert passed == NOT_TOLD_APART
+
+
+@pytest.fixture(scope="module")
+def encoder() -> OnnxEncoder:
+    return OnnxEncoder()
+
+
+def vetoes(encoder: OnnxEncoder, one: str, other: str) -> list[str]:
+    first, second = (parse_prompt(text, encoder.encode(text)) for text in (one, other))
+    return [name for name, differ in GUARDS.items() if differ(first, second)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("prednisone", "prednisolone"),
+        ("ephedrine", "epinephrine"),
+        ("vinblastine", "vincristine"),
+        ("chlorite", "chlorate"),
+        ("stalactite", "stalagmite"),
+        ("json", "jsonl"),
+        ("pyrite", "pyrolusite"),
+        ("pidgey", "pidgeot"),
+    ],
+)
+@pytest.mark.parametrize("question", ["What is {}?", "Show me where I can find {}, please."])
+def test_a_rare_word_is_not_one_that_looks_like_it(
+    encoder: OnnxEncoder, question: str, one: str, other: str
+) -> None:
+    found = vetoes(encoder, question.format(one), question.format(other))
+    assert "spelling" in found
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("my withdrawal", "my withdrawl"),  # a letter is missing
+        ("the beneficiary", "the beneficairy"),  # letters changed places
+        ("my cellphone", "my phone"),
+        ("my userid", "my user ID"),
+        ("anaesthesia", "anesthesia"),
+        ("the pseudonymisation", "the pseudonymization"),
+        ("an autobiography", "autobiographical texts"),
+        ("a smoothie", "smoothies"),
+        ("die Kilowattstunde", "die Kilowattstunden"),
+    ],
+)
+def test_forms_and_misspellings_of_a_word_are_the_same_word(
+    encoder: OnnxEncoder, one: str, other: str
+) -> None:
+    assert "spelling" not in vetoes(encoder, f"Tell me about {one}", f"Tell me about {other}")
+
+
+@pytest.mark.parametrize("title", ["Alien", "Ghost", "Parasite"])
+def test_a_name_is_not_its_plural(encoder: OnnxEncoder, title: str) -> None:
+    assert "name" in vetoes(encoder, f"Who directed {title}?", f"Tell me who directed {title}s")
+    assert "name" not in vetoes(encoder, f"Who made {title}?", f"Tell me who made {title}")
+    assert "name" not in vetoes(encoder, f"{title}'s plot", f"the plot of {title}")
+
+
+def test_a_plural_inside_a_longer_name_is_the_same_name(encoder: OnnxEncoder) -> None:
+    one, other = "What is open on New Year Eve?", "What is open on New Years Eve?"
+    assert "name" not in vetoes(encoder, one, other)
+    assert "name" not in vetoes(encoder, "Which ATMs are free?", "Which ATM is free?")

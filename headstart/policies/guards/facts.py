@@ -536,6 +536,8 @@ _ABBREVIATION = re.compile(r"(?:\w\.)+\w")
 _DERIVED = words_of("a e i n s y an en ean ian ese ish") | {""}
 """Endings in which the names of a country and of its people differ: Italy, Italian."""
 _LEAST_SHARED_LETTERS = 4
+_PLURAL_NAME = re.compile(r"\w[^\W\d_A-Z]*[^\W\d_A-Zsui]s")
+"""Matches a capital letter, small letters and the ending of a plural."""
 _TITLE_SHARE = 0.8
 """A prompt with this share of capitalised words is a title, and its capitals do not show names."""
 
@@ -590,22 +592,29 @@ def _is_prose(token: str) -> bool:
     )
 
 
-def names(text: str, words: Sequence[Word]) -> tuple[str, ...]:
-    """Return the capitalised words inside sentences, in their order and in lower case.
+def names(text: str, words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the capitalised words inside sentences, and those of them that are plurals.
 
-    In a prompt with nearly all words capitalised, capitals do not show names: it returns none.
+    They are stems, the first ones in their order. A plural such as "Aliens" counts only if the name
+    has one word, as "New Years Eve" has not. In a prompt with nearly all words capitalised,
+    capitals do not show names: both are empty.
     """
     plain = [word for word in words if word.kind == "word" and len(word.text) > 1]
-    capitals = sum(word.capital for word in plain)
+    capitals = sum([word.capital for word in plain])
     if capitals >= _TITLE_SHARE * len(plain) and len(plain) > 2:
-        return ()
-    return tuple(
-        dict.fromkeys(
-            stem(word.text.replace(".", ""))
-            for word in words
-            if word.kind == "word" and word.capital and _is_name(text, word)
-        )
-    )
+        return (), frozenset()
+    found: dict[str, None] = {}
+    plurals = set()
+    for place, word in enumerate(words):
+        if word.kind != "word" or not word.capital or not _is_name(text, word):
+            continue
+        stemmed = stem(word.text.replace(".", ""))
+        found[stemmed] = None
+        if _PLURAL_NAME.fullmatch(text, word.start, word.end):
+            beside = *words[max(place - 1, 1) : place], *words[place + 1 : place + 2]
+            if not any(each.capital for each in beside):
+                plurals.add(stemmed)
+    return tuple(found), frozenset(plurals)
 
 
 def _is_name(text: str, word: Word) -> bool:
@@ -624,11 +633,20 @@ def names_differ(a: Parse, b: Parse) -> bool:
     if a.symbols != b.symbols and (_unmatched_symbol(a, b) or _unmatched_symbol(b, a)):
         return True
     if a.names == b.names:
-        return False
+        return _numbers_of_names_differ(a, b)
     words_a, words_b = ({*side.names, *side.stems} for side in (a, b))
     only_a = [name for name in a.names if name not in words_b]
     only_b = [name for name in b.names if name not in words_a]
-    return bool(only_a and only_b) and not _names_alike(only_a, only_b)
+    if only_a and only_b and not _names_alike(only_a, only_b):
+        return True
+    return _numbers_of_names_differ(a, b)
+
+
+def _numbers_of_names_differ(a: Parse, b: Parse) -> bool:
+    """Tell whether all that differs is a name, a plural in one of them: "Alien", "Aliens"."""
+    if a.plural_names == b.plural_names or a.content != b.content:
+        return False
+    return not {*a.names}.intersection(b.names).isdisjoint(a.plural_names ^ b.plural_names)
 
 
 def _unmatched_symbol(a: Parse, b: Parse) -> bool:

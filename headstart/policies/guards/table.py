@@ -505,7 +505,8 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         if not (foreign and is_foreign_function_word(word.text)):
             content.add(stemmed)
     asks, joins, shown, written = _question_form(text, words, foreign=foreign)
-    vectors = _word_vectors(tuple(places.values()), encoding)
+    vectors, rare = _word_vectors(places, encoding)
+    names, plural_names = facts.names(text, words)
     limited, bounds = facts.limits(words)
     named, when = facts.dates(words)
     parts = _GIVES.search(text)
@@ -527,7 +528,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         quantifiers=facts.quantifiers(words, foreign=foreign),
         limits=limited,
         degrees=facts.degrees(words),
-        names=facts.names(text, words),
+        names=names,
         symbols=facts.symbols(text, words),
         commas=tuple(commas),
         asks=asks,
@@ -538,6 +539,8 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         given=given,
         foreign=foreign,
         languages=spoken,
+        rare=rare,
+        plural_names=plural_names,
     )
 
 
@@ -559,31 +562,34 @@ def _digest(words: Sequence[str]) -> str:
     return blake2b(" ".join(words).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def _word_vectors(words: Sequence[Word], encoding: Encoding) -> bytes:
-    """Average the token vectors of each word. Empty unless every word has tokens.
+def _word_vectors(words: Mapping[str, Word], encoding: Encoding) -> tuple[bytes, frozenset[str]]:
+    """Average the token vectors of each word, and return the stems of words with several tokens.
 
-    The tokens of a word are those that overlap it. Words and spans come in text order.
+    ``words`` has each stem's first word. Both are empty unless every word has tokens. The tokens of
+    a word are those that overlap it. Words and spans come in text order.
     """
     if not 0 < len(words) <= MOST_VECTORS or not encoding.complete:
-        return b""
+        return b"", frozenset()
     ranges = []
     spans = encoding.spans
     token = 0
-    for word in words:
+    for word in words.values():
         while token < len(spans) and spans[token][1] <= word.start:
             token += 1
         first = token
         while token < len(spans) and spans[token][0] < word.end:
             token += 1
         if token == first:
-            return b""
+            return b"", frozenset()
         ranges.append((first, token))
     # Most words are one token. A matrix product would wake BLAS threads for microseconds of work.
     rows = encoding.tokens[[first for first, _ in ranges]]
-    for row, (first, last) in enumerate(ranges):
+    rare = set()
+    for row, (stemmed, (first, last)) in enumerate(zip(words, ranges, strict=True)):
         if last > first + 1:
             rows[row] = encoding.tokens[first:last].sum(axis=0)
-    return quantize_rows(rows)
+            rare.add(stemmed)
+    return quantize_rows(rows), frozenset(rare)
 
 
 def _question_form(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # --- the parse of a prompt ------------------------------------------------------------------------
 
-PARSE_VERSION = 7
+PARSE_VERSION = 8
 """The version of parses and guards. Raise it if a stored parse changes its meaning, or if a guard
 changes its verdicts. Then prompts of other versions are not compared any more, and older labels are
 dropped. A new guard needs no new version, because it only removes candidates; nor does a new field
@@ -100,6 +100,10 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     """Whether its function words are of another language than English."""
     languages: frozenset[str] = frozenset()
     """The languages that it may be in, such as "en". Empty if it has no known function word."""
+    rare: frozenset[str] = frozenset()
+    """The stems of words that the encoder spells with several tokens. Empty without vectors."""
+    plural_names: frozenset[str] = frozenset()
+    """The stems of names that are plurals: "Aliens"."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -270,7 +274,12 @@ def _without_suffix(word: str) -> str:
 
 
 def _bare(word: str) -> str:
-    """Drop a final "e", and one of two equal final consonants, so that forms are equal."""
+    """Drop a final "e", and one of two equal final consonants, so that forms are equal.
+
+    "movie" gets the stem of "movies", which looks like a plural in "-y".
+    """
+    if len(word) > 4 and word.endswith("ie"):
+        return word[:-2] + "y"
     if len(word) > 3 and word.endswith("e"):
         word = word[:-1]
     if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiou":
@@ -451,7 +460,12 @@ def spellings(text: str, words: Sequence[Word], *, about_case: bool) -> frozense
 
 
 def spellings_differ(a: Parse, b: Parse) -> bool:
-    """Veto if quoted texts differ, or if a word differs in accents or in capitals that matter."""
+    """Veto if quoted texts differ, or if a word differs in accents or in capitals that matter.
+
+    Also if a rare word stands in the place of another one that looks like it.
+    """
+    if _look_alikes_exchanged(a, b):
+        return True
     written = bool(a.spellings or b.spellings)
     if written and (_quotes_differ(a, b) or _recased(a, b) or _recased(b, a)):
         return True
@@ -507,6 +521,73 @@ def _recased(a: Parse, b: Parse) -> bool:
     """Tell whether a word whose capitals matter in ``a`` has other capitals in ``b``."""
     only_a = a.spellings - b.spellings
     return any(each[0] != '"' and stem(each.lower()) in b.stems for each in only_a)
+
+
+_DERIVED = words_of("""
+    a able al ali ance anc ant ar at ate ation ator e ed ement en ence enc ent er erie es est ful
+    ial ian ible ic ical icat ies if ify ing ion ish ism ist iti itie ity iv ive iz ize ment
+    n ness nes or ous ou s t um y
+""") | {""}
+"""Endings in which stems of one family differ: verify, verification."""
+_VOWELS = frozenset("aeiouy")
+_BESIDE = frozenset(
+    pair for row in ("qwertyuiop", "asdfghjkl", "zxcvbnm") for pair in map("".join, pairwise(row))
+)
+"""Keys of a keyboard that are beside each other."""
+_LEAST_LETTERS = 4
+_SHORTEST_PART = 3
+"""The fewest letters of a part of a compound word."""
+_LONGEST_INFLECTION = 3
+"""The most letters in which the forms of a word of another language differ."""
+
+
+def _look_alikes_exchanged(a: Parse, b: Parse) -> bool:
+    """Tell whether all that differs is a rare word, and another one that looks like it.
+
+    "prednisone" and "prednisolone", "chlorite" and "chlorate" share most of their tokens, so the
+    vectors of prompts and words hardly tell them apart.
+    """
+    only_a, only_b = a.content - b.content, b.content - a.content
+    if not (a.rare or b.rare) or not len(only_a) == len(only_b) == 1:
+        return False
+    (one,), (other,) = only_a, only_b
+    rare = (one in a.rare) + (other in b.rare)
+    shorter, longer = sorted((len(one), len(other)))
+    start = count_common_start(one, other)
+    end = count_common_start(one[start:][::-1], other[start:][::-1])
+    if not rare or shorter < _LEAST_LETTERS or 2 * (start + end) < longer:
+        return False
+    ours, theirs = one[start : len(one) - end], other[start : len(other) - end]
+    if (a.foreign or b.foreign) and max(len(ours), len(theirs)) <= _LONGEST_INFLECTION:
+        return False
+    of_one_family = {one[start:], other[start:]} <= _DERIVED or _american(one) == _american(other)
+    apart = not (ours and theirs) and ours + theirs in {*a.stems, *b.stems}  # "userid", "user ID"
+    inside = start > 0 and end > 0
+    return not (of_one_family or apart or _is_typo(ours, theirs, inside=inside, both_rare=rare > 1))
+
+
+def _american(word: str) -> str:
+    """Return one spelling for "anaemia" and "anemia", "sulphur" and "sulfur", "-ise" and "-ize"."""
+    for british, plain in (("ae", "e"), ("oe", "e"), ("ph", "f"), ("z", "s")):
+        word = word.replace(british, plain)
+    return word
+
+
+def _is_typo(ours: str, theirs: str, *, inside: bool, both_rare: bool) -> bool:
+    """Tell whether two words that differ in these letters may be the same word, mistyped.
+
+    A letter ``inside`` the word is missing, or two letters changed places. If only one of the words
+    is rare, a letter may also be one beside it on the keyboard or another vowel, or the longer word
+    may be made of two ("cellphone", "phone"). If both are rare, other letters make another word.
+    """
+    if not ours or not theirs:
+        more = len(ours + theirs)
+        return (inside and more == 1) or (more >= _SHORTEST_PART and not both_rare)
+    if ours == theirs[::-1]:
+        return True
+    if both_rare or len(ours + theirs) > 2:
+        return False
+    return {ours, theirs} <= _VOWELS or not _BESIDE.isdisjoint((ours + theirs, theirs + ours))
 
 
 _LEFT_OUT = "\u0300\u0301\u0302"
