@@ -176,8 +176,8 @@ def wrap(
     dialect: DialectName = "anthropic" if _package(client) == "anthropic" else "openai"
     base_url = str(client.base_url)
     server = LocalServer(build_sidecar(local_settings(base_url, dialect, settings, cache)))
-    path = "/v1" if urlsplit(base_url).path.strip("/") else ""
-    wrapped: Client = client.with_options(base_url=server.url + path)
+    version = "/v1" if dialect == "openai" else ""  # Anthropic's SDK adds it to each path itself
+    wrapped: Client = client.with_options(base_url=server.url + version)
     weakref.finalize(wrapped, server.stop)
     return wrapped
 
