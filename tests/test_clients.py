@@ -137,6 +137,24 @@ def test_an_anthropic_client_keeps_the_path_of_its_address(
             assert calls(simulator) == before + 1
 
 
+def test_a_client_inside_the_class_of_a_tool_is_known(
+    deep_provider: str, simulator: Simulator
+) -> None:
+    """As Braintrust's ``wrap_anthropic`` returns it."""
+
+    class Traced:
+        def __init__(self, inner: anthropic.Anthropic) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    own = anthropic.Anthropic(base_url=deep_provider, api_key="k", max_retries=0)
+    client: Any = headstart.wrap(Traced(own), mode="exact-only")
+    assert client.messages.create(model="m", max_tokens=2000, messages=ASKED).content
+    assert calls(simulator) == 1
+
+
 def test_an_openai_client_may_name_no_version(provider: str, simulator: Simulator) -> None:
     """As LiteLLM's documentation has it."""
     own = openai.OpenAI(base_url=provider, api_key="k", max_retries=0)
