@@ -12,6 +12,7 @@ import _thread
 import asyncio
 import atexit
 import contextlib
+import re
 import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -179,8 +180,9 @@ def wrap(
     dialect: DialectName = "anthropic" if package == "anthropic" else "openai"
     base_url = str(client.base_url)
     server = LocalServer(build_sidecar(local_settings(base_url, dialect, settings, cache)))
-    version = "/v1" if dialect == "openai" else ""  # Anthropic's SDK adds it to each path itself
-    wrapped: Client = client.with_options(base_url=server.url + version)
+    # Anthropic's SDK adds the version to each path itself; its client for Vertex does not.
+    has_version = dialect == "openai" or re.search(r"/v\d+/?$", base_url)
+    wrapped: Client = client.with_options(base_url=server.url + ("/v1" if has_version else ""))
     weakref.finalize(wrapped, server.stop)
     return wrapped
 

@@ -155,6 +155,13 @@ def test_a_client_inside_the_class_of_a_tool_is_known(
     assert calls(simulator) == 1
 
 
+def test_an_address_with_a_version_keeps_one(provider: str, simulator: Simulator) -> None:
+    """As that of the client for Vertex, whose paths have none."""
+    own = anthropic.Anthropic(base_url=f"{provider}/v1", api_key="k", max_retries=0)
+    answer = headstart.wrap(own, mode="exact-only").get("/models", cast_to=object)
+    assert answer == own.get("/models", cast_to=object)
+
+
 def test_an_openai_client_may_name_no_version(provider: str, simulator: Simulator) -> None:
     """As LiteLLM's documentation has it."""
     own = openai.OpenAI(base_url=provider, api_key="k", max_retries=0)
