@@ -12,6 +12,7 @@ import _thread
 import asyncio
 import atexit
 import contextlib
+import re
 import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -145,7 +146,7 @@ class _Client(Protocol):
     @property
     def base_url(self) -> Any: ...
 
-    def with_options(self, *, base_url: str) -> Any: ...
+    def with_options(self, *, base_url: str = ...) -> Any: ...
 
 
 Client = TypeVar("Client", bound=_Client)
@@ -163,6 +164,7 @@ def wrap(
     those of ``headstart.gateway``; settings with upstreams decide where calls go. The server behind
     the new client stops when nothing refers to the client any more, or when the program ends.
     Keep the new client: one that you make from it with ``with_options`` does not keep the server.
+    Tools that trace one client, such as LangSmith's ``wrap_openai``, take the new client.
 
     Starting takes about a second; do it before your event loop runs. Raises ConfigError, also for a
     client that is no such SDK's.
@@ -173,11 +175,14 @@ def wrap(
             f"wrap takes a client of the SDK of OpenAI or Anthropic, not {name}; for others set "
             "base_url to the address of headstart serve"
         )
-    dialect: DialectName = "anthropic" if _package(client) == "anthropic" else "openai"
+    # Tracing tools put their own class around a client; ``with_options`` returns the SDK's.
+    package = _package(client.with_options())
+    dialect: DialectName = "anthropic" if package == "anthropic" else "openai"
     base_url = str(client.base_url)
     server = LocalServer(build_sidecar(local_settings(base_url, dialect, settings, cache)))
-    path = "/v1" if urlsplit(base_url).path.strip("/") else ""
-    wrapped: Client = client.with_options(base_url=server.url + path)
+    # Anthropic's SDK adds the version to each path itself; its client for Vertex does not.
+    has_version = dialect == "openai" or re.search(r"/v\d+/?$", base_url)
+    wrapped: Client = client.with_options(base_url=server.url + ("/v1" if has_version else ""))
     weakref.finalize(wrapped, server.stop)
     return wrapped
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
@@ -19,6 +20,7 @@ for _name in ("httpx", "httpx2"):
         _libraries[_name] = import_module(_name)
 if not _libraries:
     raise MissingExtra("httpx", "HeadstartTransport")
+_VERSION = re.compile(rb"/v\d+(?:alpha|beta)?\d*/")
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +96,8 @@ class HeadstartTransport(_Transport):
         if not same or not url.raw_path.startswith(path + b"/"):
             return request
         rest = url.raw_path.removeprefix(path)
-        aimed = library.URL(self._server.url).copy_with(raw_path=b"/v1" + rest if path else rest)
+        version = b"" if not path or _VERSION.match(rest) else b"/v1"
+        aimed = library.URL(self._server.url).copy_with(raw_path=version + rest)
         headers = [pair for pair in request.headers.raw if pair[0].lower() != b"host"]
         return library.Request(
             request.method,

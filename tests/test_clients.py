@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from headstart.types import Receive, Scope, Send
+
 ASKED: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -49,6 +51,20 @@ def simulator() -> Simulator:
 def provider(simulator: Simulator) -> Iterator[str]:
     with serving_in_thread(simulator, lifespan="off") as url:
         yield url
+
+
+@pytest.fixture
+def deep_provider(simulator: Simulator) -> Iterator[str]:
+    """Where a provider has Anthropic's API beside another, as DeepSeek does."""
+    prefix = "/anthropic"
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        inside = scope["path"].startswith(f"{prefix}/v1/")
+        path = scope["path"].removeprefix(prefix) if inside else "/nowhere"
+        await simulator({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+
+    with serving_in_thread(app, lifespan="off") as url:
+        yield url + prefix
 
 
 def calls(simulator: Simulator) -> int:
@@ -105,6 +121,53 @@ async def test_a_wrapped_anthropic_client_works_async(provider: str, simulator: 
         assert calls(simulator) == 1
         del client
         await asyncio.to_thread(assert_stops)
+
+
+def test_an_anthropic_client_keeps_the_path_of_its_address(
+    deep_provider: str, simulator: Simulator
+) -> None:
+    own = anthropic.Anthropic(base_url=deep_provider, api_key="k", max_retries=0)
+    client = headstart.wrap(own, mode="exact-only")
+    transport = HeadstartTransport(deep_provider, dialect="anthropic", mode="exact-only")
+    with httpx2.Client(transport=transport) as http_client:
+        for each in (client, own.with_options(http_client=http_client)):
+            before = calls(simulator)
+            for _ in range(2):
+                assert each.messages.create(model="m", max_tokens=2000, messages=ASKED).content
+            assert calls(simulator) == before + 1
+
+
+def test_a_client_inside_the_class_of_a_tool_is_known(
+    deep_provider: str, simulator: Simulator
+) -> None:
+    """As Braintrust's ``wrap_anthropic`` returns it."""
+
+    class Traced:
+        def __init__(self, inner: anthropic.Anthropic) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    own = anthropic.Anthropic(base_url=deep_provider, api_key="k", max_retries=0)
+    client: Any = headstart.wrap(Traced(own), mode="exact-only")
+    assert client.messages.create(model="m", max_tokens=2000, messages=ASKED).content
+    assert calls(simulator) == 1
+
+
+def test_an_address_with_a_version_keeps_one(provider: str, simulator: Simulator) -> None:
+    """As that of the client for Vertex, whose paths have none."""
+    own = anthropic.Anthropic(base_url=f"{provider}/v1", api_key="k", max_retries=0)
+    answer = headstart.wrap(own, mode="exact-only").get("/models", cast_to=object)
+    assert answer == own.get("/models", cast_to=object)
+
+
+def test_an_openai_client_may_name_no_version(provider: str, simulator: Simulator) -> None:
+    """As LiteLLM's documentation has it."""
+    own = openai.OpenAI(base_url=provider, api_key="k", max_retries=0)
+    client = headstart.wrap(own, mode="exact-only")
+    assert client.chat.completions.create(model="m", messages=ASKED).choices
+    assert calls(simulator) == 1
 
 
 def test_settings_with_upstreams_decide_where_calls_go(provider: str, simulator: Simulator) -> None:

@@ -154,6 +154,30 @@ def spoken_dialects(
     return tuple(BY_SETTING[each] for each in dict.fromkeys(named))
 
 
+_VERSION = r"/v\d+(?:alpha|beta)?\d*"
+_FIRST_VERSION = re.compile(rf"^{_VERSION}(?=/)")
+_LAST_VERSION = re.compile(rf"{_VERSION}$")
+_OWN_VERSION = re.compile(rf"{_VERSION}(?:$|/projects/)")
+"""The version of an API at the end of a base URL, or at the beginning of one of Google Cloud."""
+_ROOTED = "/ws/"
+"""The beginning of paths that are not below a version of the API (Gemini's WebSockets)."""
+
+
+def path_below(base: str, path: str, dialect: DialectName) -> str:
+    """Return the path at the provider, for a request's path and the path of a base URL.
+
+    A base URL has the form of the SDKs of its dialect. With a path of its own it takes the place of
+    the request's leading ``/v1``, ``/v1beta`` or ``/v2`` (``https://api.groq.com/openai/v1``). The
+    SDKs of Anthropic, Google and Cohere add the version themselves: if the base URL names none, the
+    request keeps its own (``https://api.deepseek.com/anthropic``).
+    """
+    base = base.rstrip("/")
+    if path.startswith(_ROOTED):
+        return _LAST_VERSION.sub("", base) + path
+    has_version = BY_SETTING[dialect].path_below_version is not None or _OWN_VERSION.search(base)
+    return base + (_FIRST_VERSION.sub("", path) if base and has_version else path)
+
+
 class _Forms(dict[str, RequestForm]):
     """The forms by dialect. A request of another API is read like OpenAI's."""
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.dialects.dialect import Dialect
+    from headstart.settings import DialectName
     from headstart.types import Completion, Headers, Receive, Scope, Send, StreamEvent
 
 pytestmark = pytest.mark.anyio
@@ -320,6 +321,27 @@ async def test_frame_is_passed_on_when_it_is_whole() -> None:
 )
 async def test_path_takes_the_version_of_the_base_url(base: str, path: bytes, sent: str) -> None:
     upstream = HTTPUpstream(UpstreamSettings(name="u", base_url="http://h" + base))
+    assert str(upstream.url(path, b"")) == "http://h" + sent
+
+
+@pytest.mark.parametrize(
+    ("dialect", "base", "path", "sent"),
+    [
+        ("anthropic", "/anthropic", b"/v1/messages", "/anthropic/v1/messages"),
+        ("anthropic", "/v1/my/claude", b"/v1/messages", "/v1/my/claude/v1/messages"),
+        ("anthropic", "/anthropic/v1", b"/v1/messages", "/anthropic/v1/messages"),
+        ("gemini", "/google", b"/v1beta/models/g:x", "/google/v1beta/models/g:x"),
+        ("gemini", "/google/", b"/ws/google.ai.x", "/google/ws/google.ai.x"),
+        ("gemini", "/v1/projects/p/publishers/google", b"/v1beta/models/g:x",
+         "/v1/projects/p/publishers/google/models/g:x"),
+        ("cohere", "/cohere", b"/v2/chat", "/cohere/v2/chat"),
+        ("openai", "/team", b"/v1/chat/completions", "/team/chat/completions"),
+    ],
+)  # fmt: skip
+async def test_a_base_url_has_the_form_of_the_sdks_of_its_dialect(
+    dialect: DialectName, base: str, path: bytes, sent: str
+) -> None:
+    upstream = HTTPUpstream(UpstreamSettings(name="u", base_url="http://h" + base, dialect=dialect))
     assert str(upstream.url(path, b"")) == "http://h" + sent
 
 

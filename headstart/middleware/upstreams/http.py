@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import re
 import select
 import sys
 import time
@@ -21,7 +20,13 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from msgspec.structs import replace
 from yarl import URL
 
-from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects, with_retry_after
+from headstart.dialects.registry import (
+    BY_SETTING,
+    DIALECTS,
+    path_below,
+    spoken_dialects,
+    with_retry_after,
+)
 from headstart.errors import IdleConnectionClosed, UpstreamProtocolError, UpstreamRefused
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES, BodyReader
 from headstart.middleware.upstreams.outgoing import (
@@ -271,10 +276,6 @@ _FAILURES = (aiohttp.ClientError, OSError)
 """The errors of the client library. Its timeouts are OSErrors."""
 FIRST_BYTE_S = 600.0
 """Longest wait for a first byte on a socket. The caller sets the limit that counts."""
-_VERSION = re.compile(r"^/v\d+(?:alpha|beta)?\d*(?=/)")
-_LAST_VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*$")
-_ROOTED = "/ws/"
-"""The beginning of paths that are not below a version of the API (Gemini's WebSockets)."""
 
 
 class HTTPUpstream:
@@ -357,21 +358,11 @@ class HTTPUpstream:
                 await session.close()
 
     def url(self, path: bytes, query: bytes) -> URL:
-        """Map a request's path onto the base URL.
-
-        The base URL stands for the provider's root and the version in a request's path. Without a
-        path of its own it keeps the request's (``https://api.anthropic.com``); with one it takes
-        the place of the leading ``/v1``, ``/v1beta`` or ``/v2``
-        (``https://api.groq.com/openai/v1``, ``https://generativelanguage.googleapis.com/v1beta``).
-        """
+        """Return the address of a request's path at the provider (``path_below``)."""
         known = None if query else self._urls.get(path)
         if known is not None:
             return known
-        raw = to_text(path)
-        if self._base.raw_path not in ("", "/"):
-            base = self._base.raw_path
-            rooted = raw.startswith(_ROOTED)
-            raw = _LAST_VERSION.sub("", base) + raw if rooted else base + _VERSION.sub("", raw)
+        raw = path_below(self._base.raw_path, to_text(path), self._settings.speaks)
         if query:
             raw += "?" + to_text(query)
         url = URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
