@@ -21,6 +21,9 @@ serve: $(RUN)/.installed  ## run the sidecar on http://127.0.0.1:8080 (ARGS='--u
 demo: $(RUN)/.installed  ## watch it work on simulated providers: no key, no network
 	@$(RUN)/bin/headstart demo $(ARGS)
 
+# The tests start Python several hundred times. Each start is faster with the compiled files of an earlier one.
+test check: export PYTHONDONTWRITEBYTECODE =
+
 # Two processes, because half of the time the tests wait. A file stays in one of them, with its fixtures.
 test: $(DEV)/.installed  ## run the tests (ARGS='-k name', ARGS=-n0 for one process)
 	$(DEV)/bin/pytest -n 2 --dist loadfile $(ARGS)
