@@ -10,7 +10,7 @@ EXPORT := .venv-export
 LOWEST := .venv-lowest
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check docs format bench lock release test-export test-lowest clean
+.PHONY: help serve demo test check style types types-api counters docs format bench lock release test-export test-lowest clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -28,17 +28,24 @@ test check: export PYTHONDONTWRITEBYTECODE =
 test: $(DEV)/.installed  ## run the tests (ARGS='-k name', ARGS=-n0 for one process)
 	$(DEV)/bin/pytest -n 2 --dist loadfile $(ARGS)
 
-check: $(DEV)/.installed docs  ## format, lint, types, the counters of scripts/house.py, and the documentation
+check: docs style types types-win32 types-darwin types-api counters  ## format, lint, types, the counters of scripts/house.py, and the documentation (-j2: two at a time)
+
+style: $(DEV)/.installed
 	$(DEV)/bin/ruff format --check
 	$(DEV)/bin/ruff check
+
+types: $(DEV)/.installed
 	$(DEV)/bin/mypy
-	$(call mypy_for,win32)
-	$(call mypy_for,darwin)
-	$(DEV)/bin/pyright --warnings --pythonpath $(DEV)/bin/python
-	$(DEV)/bin/python -m scripts.house --check
 
 # Code for one system is unreachable on the others.
-mypy_for = $(DEV)/bin/mypy --platform $(1) --cache-dir .mypy_cache/$(1) --disable-error-code unreachable headstart
+types-%: $(DEV)/.installed
+	$(DEV)/bin/mypy --platform $* --cache-dir .mypy_cache/$* --disable-error-code unreachable headstart
+
+types-api: $(DEV)/.installed
+	$(DEV)/bin/pyright --warnings --pythonpath $(DEV)/bin/python
+
+counters: $(DEV)/.installed
+	$(DEV)/bin/python -m scripts.house --check
 
 docs: $(DEV)/.installed  ## build the documentation site and check its links (ARGS=--serve shows it)
 	@$(DEV)/bin/python -m scripts.site $(ARGS)
