@@ -24,9 +24,9 @@ demo: $(RUN)/.installed  ## watch it work on simulated providers: no key, no net
 # The tests start Python several hundred times. Each start is faster with the compiled files of an earlier one.
 test check: export PYTHONDONTWRITEBYTECODE =
 
-# Two processes, because half of the time the tests wait. A file stays in one of them, with its fixtures.
+# Three processes keep two cores busy, because tests also wait. A file stays in one of them, with its fixtures.
 test: $(DEV)/.installed  ## run the tests (ARGS='-k name', ARGS=-n0 for one process)
-	$(DEV)/bin/pytest -n 2 --dist loadfile $(ARGS)
+	$(DEV)/bin/pytest -n 3 --dist loadfile $(ARGS)
 
 check: docs style types types-win32 types-darwin types-api counters  ## format, lint, types, the counters of scripts/house.py, and the documentation (-j2: two at a time)
 
@@ -78,7 +78,7 @@ test-lowest: $(DEV)/.installed  ## test with the lowest versions that pyproject.
 	$(DEV)/bin/uv venv --quiet --clear --python $(DEV)/bin/python $(LOWEST)
 	$(DEV)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable .
 	$(DEV)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --editable '.[dev,google]'
-	$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile --ignore tests/structure $(ARGS)
+	$(LOWEST)/bin/python -m pytest -n 3 --dist loadfile --ignore tests/structure $(ARGS)
 
 clean:  ## remove the environments, the caches and what was built
 	rm -rf $(DEV) $(RUN) $(EXPORT) $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
