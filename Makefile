@@ -87,7 +87,8 @@ $(RUN)/.installed: requirements.txt pyproject.toml
 	$(call install,$(RUN),requirements.txt,--no-compile)
 
 $(DEV)/.installed: requirements-dev.txt pyproject.toml
-	$(call install,$(DEV),requirements-dev.txt)
+	$(call install,$(DEV),requirements-dev.txt,--no-compile)
+	-@$(DEV)/bin/python -m compileall -q -j 0 $(DEV)/lib  # pip would compile on one core
 
 # $(1) the environment, $(2) its lock, $(3) more for pip. Only what the lock names by version and hash is installed.
 define install
