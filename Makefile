@@ -10,7 +10,7 @@ EXPORT := .venv-export
 LOWEST := .venv-lowest
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check docs format bench lock release test-export test-lowest clean
+.PHONY: help serve demo test check style types types-api counters docs format bench lock release test-export test-lowest clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -21,21 +21,31 @@ serve: $(RUN)/.installed  ## run the sidecar on http://127.0.0.1:8080 (ARGS='--u
 demo: $(RUN)/.installed  ## watch it work on simulated providers: no key, no network
 	@$(RUN)/bin/headstart demo $(ARGS)
 
-# Two processes, because half of the time the tests wait. A file stays in one of them, with its fixtures.
-test: $(DEV)/.installed  ## run the tests (ARGS='-k name', ARGS=-n0 for one process)
-	$(DEV)/bin/pytest -n 2 --dist loadfile $(ARGS)
+# The tests start Python several hundred times. Each start is faster with the compiled files of an earlier one.
+test check: export PYTHONDONTWRITEBYTECODE =
 
-check: $(DEV)/.installed docs  ## format, lint, types, the counters of scripts/house.py, and the documentation
+# Three processes keep two cores busy, because tests also wait. A file stays in one of them, with its fixtures.
+test: $(DEV)/.installed  ## run the tests (ARGS='-k name', ARGS=-n0 for one process)
+	$(DEV)/bin/pytest -n 3 --dist loadfile $(ARGS)
+
+check: docs style types types-win32 types-darwin types-api counters  ## format, lint, types, the counters of scripts/house.py, and the documentation (-j2: two at a time)
+
+style: $(DEV)/.installed
 	$(DEV)/bin/ruff format --check
 	$(DEV)/bin/ruff check
+
+types: $(DEV)/.installed
 	$(DEV)/bin/mypy
-	$(call mypy_for,win32)
-	$(call mypy_for,darwin)
-	$(DEV)/bin/pyright --warnings --pythonpath $(DEV)/bin/python
-	$(DEV)/bin/python -m scripts.house --check
 
 # Code for one system is unreachable on the others.
-mypy_for = $(DEV)/bin/mypy --platform $(1) --cache-dir .mypy_cache/$(1) --disable-error-code unreachable headstart
+types-%: $(DEV)/.installed
+	$(DEV)/bin/mypy --platform $* --cache-dir .mypy_cache/$* --disable-error-code unreachable headstart
+
+types-api: $(DEV)/.installed
+	$(DEV)/bin/pyright --warnings --pythonpath $(DEV)/bin/python
+
+counters: $(DEV)/.installed
+	$(DEV)/bin/python -m scripts.house --check
 
 docs: $(DEV)/.installed  ## build the documentation site and check its links (ARGS=--serve shows it)
 	@$(DEV)/bin/python -m scripts.site $(ARGS)
@@ -68,7 +78,7 @@ test-lowest: $(DEV)/.installed  ## test with the lowest versions that pyproject.
 	$(DEV)/bin/uv venv --quiet --clear --python $(DEV)/bin/python $(LOWEST)
 	$(DEV)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable .
 	$(DEV)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --editable '.[dev,google]'
-	$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile --ignore tests/structure $(ARGS)
+	$(LOWEST)/bin/python -m pytest -n 3 --dist loadfile --ignore tests/structure $(ARGS)
 
 clean:  ## remove the environments, the caches and what was built
 	rm -rf $(DEV) $(RUN) $(EXPORT) $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -77,7 +87,8 @@ $(RUN)/.installed: requirements.txt pyproject.toml
 	$(call install,$(RUN),requirements.txt,--no-compile)
 
 $(DEV)/.installed: requirements-dev.txt pyproject.toml
-	$(call install,$(DEV),requirements-dev.txt)
+	$(call install,$(DEV),requirements-dev.txt,--no-compile)
+	-@$(DEV)/bin/python -m compileall -q -j 0 $(DEV)/lib  # pip would compile on one core
 
 # $(1) the environment, $(2) its lock, $(3) more for pip. Only what the lock names by version and hash is installed.
 define install

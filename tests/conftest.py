@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,17 @@ settings.load_profile("headstart")
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would each command
 # that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without a look for cycles: all modules and tests stay, so it would find few."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture

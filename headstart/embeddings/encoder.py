@@ -145,7 +145,7 @@ class OnnxEncoder:
     def _load(self) -> _LoadedModel:
         tokenizer, name = load_tokenizer(self._folder, self._limit), self.card.unknown_token
         unknown = None if name is None else tokenizer.token_to_id(name)
-        session = _open_session(_find_graph(self._folder, self.card))
+        session = _open_session(_find_graph(self._folder, self.card), self.card.onnx_sha256)
         return _LoadedModel(tokenizer, session, unknown)
 
     def _load_late(self) -> _LoadedModel:
@@ -220,7 +220,15 @@ def silence_runtime() -> None:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
-def _open_session(graph: Path) -> ort.InferenceSession:
+@functools.lru_cache(maxsize=1)
+def _open_session(
+    graph: Path,
+    digest: str,  # noqa: ARG001 - a replaced graph is another one
+) -> ort.InferenceSession:
+    """Return the session of a graph with this digest.
+
+    It stays in memory: all engines of this process share it, also the one that follows at a reload.
+    """
     silence_runtime()
     import onnxruntime as ort
 

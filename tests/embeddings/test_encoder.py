@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
 import sys
@@ -8,10 +9,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
 from headstart.embeddings.encoder import (
     DEFAULT_MODEL,
+    GRAPH_FILE,
     ModelCard,
     OnnxEncoder,
     read_card,
@@ -270,6 +274,31 @@ def run_python(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
+
+
+def models_in_memory() -> int:
+    return sum(isinstance(each, ort.InferenceSession) for each in gc.get_objects())
+
+
+def test_encoders_of_one_model_share_it_in_memory(encoder: OnnxEncoder) -> None:
+    first = OnnxEncoder()
+    before = models_in_memory()
+    second = OnnxEncoder()
+    assert models_in_memory() == before
+    text = "What do they share?"
+    np.testing.assert_array_equal(first.encode(text).sentence, second.encode(text).sentence)
+
+
+def test_a_model_that_was_replaced_in_its_folder_is_loaded(folder: Path) -> None:
+    before = OnnxEncoder(folder).encode("hello there").sentence
+    graph = onnx.load(folder / GRAPH_FILE)
+    [last] = (node for node in graph.graph.node if "sentence" in node.output)
+    last.output[:] = ["turned"]
+    graph.graph.node.append(onnx.helper.make_node("Neg", ["turned"], ["sentence"]))
+    onnx.save(graph, folder / GRAPH_FILE)
+    change_card(folder, onnx_sha256=sha256_file(folder / GRAPH_FILE))
+    after = OnnxEncoder(folder).encode("hello there").sentence
+    np.testing.assert_array_equal(after, -before)
 
 
 def test_constructing_and_encoding_open_no_socket() -> None:

@@ -1,0 +1,25 @@
+"""Which authorities HTTP clients trust."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let HTTP clients and commands trust one authority, in place of the system's hundreds.
+
+    Each new client of an SDK reads them all (25 ms of CPU), and each command twice. For folders
+    whose tests ask no server outside this machine.
+    """
+    file = tmp_path_factory.mktemp("authority") / "authority.pem"
+    trustme.CA().cert_pem.write_to_path(file)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SSL_CERT_FILE", str(file))
+        yield
