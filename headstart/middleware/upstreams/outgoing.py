@@ -199,7 +199,7 @@ def _end_to_end(names: tuple[bytes, ...]) -> _EndToEnd:
     )
 
 
-_heads = NamesMemo(_end_to_end)
+_heads = NamesMemo(_end_to_end).__getitem__
 
 
 def read_head(status: int, headers: Headers, secrets: tuple[bytes, ...] = ()) -> AnswerHead:
@@ -210,7 +210,7 @@ def read_head(status: int, headers: Headers, secrets: tuple[bytes, ...] = ()) ->
     if not 200 <= status < 600:
         raise UpstreamProtocolError(f"the upstream answered with status {status}")
     names, all_values = zip(*headers, strict=True) if headers else ((), ())
-    found = _heads[names]
+    found = _heads(names)
     values = found.pick(all_values)
     written = b"".join(values)
     if len(written.translate(None, _UNWRITABLE)) != len(written):
@@ -294,11 +294,8 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             return status, headers, StreamAssembler(own, client, self._naming(client), transcript)
         if is_stream:
             choices = max(1, request.choices)
-            return (
-                status,
-                headers,
-                FrameReader(client, call.id, strip_usage=strip_usage, choices=choices),
-            )
+            frames = FrameReader(client, call.id, strip_usage=strip_usage, choices=choices)
+            return status, headers, frames
         return status, headers, DocumentReader(client, status, usage_beside=self.usage_beside)
 
     def _translator(
@@ -460,9 +457,10 @@ class RequestWriter:
         self._upstream = upstream
         self._credential = credential
         self._dropped = _NOT_UP if credential is None else _NOT_UP | ACCOUNT_HEADERS
-        self._names = NameMemo(self._passing)
+        self._names = names = NameMemo(self._passing).__getitem__
         """The text of each header name that passes; "" for other names."""
-        self._plain_names = NameMemo(lambda name: "" if name == _ENCODING else self._names[name])
+        plain_names = NameMemo(lambda name: "" if name == _ENCODING else names(name))
+        self._plain_names = plain_names.__getitem__
         self._keys = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in credential or ()]
         values = [value.rpartition(b" ")[2] for _, value in credential or ()]
         self.secrets = tuple(each for each in values if len(each) >= SHORTEST_SECRET)
@@ -537,7 +535,7 @@ class RequestWriter:
         kept: list[tuple[str, str]] = []
         named: list[str] = []
         for name, value in headers:
-            if text := names[name]:
+            if text := names(name):
                 if name == _ENCODING and self.secrets:  # an error must be readable, see ``masked``
                     kept.append((text, "gzip" if b"gzip" in value else "identity"))
                 else:
