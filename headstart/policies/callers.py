@@ -50,7 +50,11 @@ LONGEST_NAME = 1024
 
 
 class NameMemo(dict[bytes, T]):
-    """Remembers the result of a function for each header name, or for each key."""
+    """Remembers the result of a function for each header name, or for each key.
+
+    Code that looks up each header of a request binds ``__getitem__`` once: the subscript of a class
+    that inherits from ``dict`` takes five times as long as this call.
+    """
 
     def __init__(self, judge: Callable[[bytes], T]) -> None:
         self._judge = judge
@@ -83,8 +87,8 @@ class NamesMemo(dict[tuple[bytes, ...], T]):
         return said
 
 
-def picker(places: Sequence[int]) -> Callable[[tuple[bytes, ...]], tuple[bytes, ...]]:
-    """Return a function that takes the values at these places out of all values."""
+def picker(places: Sequence[int]) -> Callable[[tuple[T, ...]], tuple[T, ...]]:
+    """Return a function that takes the items at these places out of a tuple."""
     if len(places) > 1:
         return itemgetter(*places)
     first = places[0] if places else 0

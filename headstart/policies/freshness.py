@@ -41,6 +41,8 @@ class QuestionClass(StrEnum):
     STABLE = "stable"
 
 
+_STABLE = QuestionClass.STABLE
+
 _APART = bytes(code if chr(code).isalnum() else ord(" ") for code in range(128)).ljust(256)
 """Replaces every ASCII character that is not a letter or digit by a space."""
 
@@ -83,7 +85,7 @@ def question_class(text: str) -> QuestionClass:
     for kind, signs, pattern in _TABLE:
         if (words is None or not signs.isdisjoint(words)) and pattern.search(text):
             return kind
-    return QuestionClass.STABLE
+    return _STABLE
 
 
 class Lifetime(msgspec.Struct, frozen=True, gc=False):
