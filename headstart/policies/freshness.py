@@ -71,6 +71,7 @@ _TABLE = (
     _class_words(QuestionClass.LIVE, _VOCABULARY["live_questions"]),
     _class_words(QuestionClass.DATED, _VOCABULARY["dated_questions"]),
 )
+_SIGNS = _TABLE[0].signs | _TABLE[1].signs
 
 
 def question_class(text: str) -> QuestionClass:
@@ -82,6 +83,8 @@ def question_class(text: str) -> QuestionClass:
     text = text.replace("\u2019", "'").lower()
     # In other texts, signs outside ASCII may separate words, too.
     words = text.encode().translate(_APART).split() if text.isascii() else None
+    if words is not None and _SIGNS.isdisjoint(words):
+        return _STABLE
     for kind, signs, pattern in _TABLE:
         if (words is None or not signs.isdisjoint(words)) and pattern.search(text):
             return kind
