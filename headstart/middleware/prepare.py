@@ -263,7 +263,7 @@ class Preparer:
     _callers: Callers = field(init=False)
     _templates: Templates | None = field(init=False)
     _known_names: frozenset[bytes] = field(init=False)
-    _reads: Callable[[bytes], bool] = field(init=False)
+    _reads: NameMemo[bool] = field(init=False)
     """Tells whether a header of this name has an effect."""
 
     def __post_init__(self, secret: bytes, templates: bool) -> None:
@@ -271,7 +271,7 @@ class Preparer:
         self._templates = Templates() if templates and self.semantic else None
         matched = {name for rule in self.rules for name, _ in rule.headers}
         self._known_names = _READ_HEADERS.union(self.sharing.key_headers, matched)
-        self._reads = NameMemo(self._has_effect).__getitem__
+        self._reads = NameMemo(self._has_effect)
 
     def prepare(
         self, endpoint: MatchedEndpoint, scope: Scope, body: bytes, known: _Identified | None = None
@@ -281,7 +281,7 @@ class Preparer:
         The caller is identified first, unless it is ``known``. An error there is never ignored.
         """
         reads, callers = self._reads, self._callers
-        headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads(name)])
+        headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
         query = scope["query_string"]
         head = self._heads.get((headers, query))
         if known is not None:
@@ -330,7 +330,7 @@ class Preparer:
     def _identify(self, scope: Scope) -> _Identified:
         """Find the caller. Raises any error of the ``scope=`` function."""
         reads, callers = self._reads, self._callers
-        headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads(name)])
+        headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
         query = scope["query_string"]
         head = self._heads.get((headers, query))
         caller = callers.caller(headers, query) if head is None else head.caller
@@ -341,7 +341,7 @@ class Preparer:
         return frozenset(
             pair
             for pair in scope["headers"]
-            if self._reads(pair[0]) and pair[0] not in _OF_ONE_REQUEST
+            if self._reads[pair[0]] and pair[0] not in _OF_ONE_REQUEST
         )
 
     def _owner(self, identity: bytes, caller: Caller, headers: Headers) -> str:

@@ -590,7 +590,7 @@ def _replaced_by(added: int) -> Callable[[bytes], bool]:
 _passing_by_kind = {
     (stream, sized, added): NamesMemo(
         partial(_passing, stream=stream, sized=sized, replaced=_replaced_by(added))
-    ).__getitem__
+    )
     for stream in (False, True)
     for sized in (False, True)
     for added in (0, len(SANDBOX), len(SANDBOX) + 1)
@@ -607,7 +607,7 @@ def _relayed(
     """
     added = min(len(context.page_headers), len(SANDBOX) + 1)
     names = tuple([name for name, _ in headers])
-    found = _passing_by_kind[stream, length is not None, added](names)
+    found = _passing_by_kind[stream, length is not None, added][names]
     relayed = [*found.pick(headers)]
     if (place := found.cache_control) is not None and b"no-transform" not in relayed[place][1]:
         relayed[place] = (b"cache-control", relayed[place][1] + b", no-transform")

@@ -50,11 +50,7 @@ LONGEST_NAME = 1024
 
 
 class NameMemo(dict[bytes, T]):
-    """Remembers the result of a function for each header name, or for each key.
-
-    Code that looks up each header of a request binds ``__getitem__`` once: the subscript of a class
-    that inherits from ``dict`` takes five times as long as this call.
-    """
+    """Remembers the result of a function for each header name, or for each key."""
 
     def __init__(self, judge: Callable[[bytes], T]) -> None:
         self._judge = judge

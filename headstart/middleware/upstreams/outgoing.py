@@ -199,7 +199,7 @@ def _end_to_end(names: tuple[bytes, ...]) -> _EndToEnd:
     )
 
 
-_heads = NamesMemo(_end_to_end).__getitem__
+_heads = NamesMemo(_end_to_end)
 
 
 def read_head(status: int, headers: Headers, secrets: tuple[bytes, ...] = ()) -> AnswerHead:
@@ -210,7 +210,7 @@ def read_head(status: int, headers: Headers, secrets: tuple[bytes, ...] = ()) ->
     if not 200 <= status < 600:
         raise UpstreamProtocolError(f"the upstream answered with status {status}")
     names, all_values = zip(*headers, strict=True) if headers else ((), ())
-    found = _heads(names)
+    found = _heads[names]
     values = found.pick(all_values)
     written = b"".join(values)
     if len(written.translate(None, _UNWRITABLE)) != len(written):
@@ -457,10 +457,9 @@ class RequestWriter:
         self._upstream = upstream
         self._credential = credential
         self._dropped = _NOT_UP if credential is None else _NOT_UP | ACCOUNT_HEADERS
-        self._names = names = NameMemo(self._passing).__getitem__
+        self._names = NameMemo(self._passing)
         """The text of each header name that passes; "" for other names."""
-        plain_names = NameMemo(lambda name: "" if name == _ENCODING else names(name))
-        self._plain_names = plain_names.__getitem__
+        self._plain_names = NameMemo(lambda name: "" if name == _ENCODING else self._names[name])
         self._keys = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in credential or ()]
         values = [value.rpartition(b" ")[2] for _, value in credential or ()]
         self.secrets = tuple(each for each in values if len(each) >= SHORTEST_SECRET)
@@ -535,7 +534,7 @@ class RequestWriter:
         kept: list[tuple[str, str]] = []
         named: list[str] = []
         for name, value in headers:
-            if text := names(name):
+            if text := names[name]:
                 if name == _ENCODING and self.secrets:  # an error must be readable, see ``masked``
                     kept.append((text, "gzip" if b"gzip" in value else "identity"))
                 else:

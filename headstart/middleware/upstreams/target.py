@@ -541,9 +541,8 @@ class Target:
         self._settings = settings
         self._cancels_billing = settings.cancels_billing is True
         self._key_id = key
-        hashes = NameMemo(lambda sent: blake2b(sent, digest_size=16).hexdigest())
-        self._hash = hashes.__getitem__
-        """Returns the hash of a caller's key."""
+        self._hashes = NameMemo(lambda sent: blake2b(sent, digest_size=16).hexdigest())
+        """The hash of each key of callers."""
         self._context_tokens = context_tokens
         self._price = price
         self._ledger = ledger
@@ -779,9 +778,9 @@ class Target:
     def _key_of(self, call: Call) -> str:
         if self._key_id:
             return self._key_id
-        return self._hash(
+        return self._hashes[
             credential_of(call.headers, call.query_string, include_cookies=False) or b""
-        )
+        ]
 
 
 def _has_tools(call: Call) -> bool:
