@@ -85,6 +85,7 @@ class AttemptOutcome(StrEnum):
     """No client was waiting for it any longer."""
 
 
+WON = AttemptOutcome.WON
 FAILURES = (AttemptOutcome.FAILED, AttemptOutcome.BROKEN)
 """The outcomes that are the upstream's fault."""
 
@@ -150,7 +151,7 @@ def sum_costs(attempts: Iterable[Attempt]) -> AttemptCosts:
         if usd is not None:
             total_usd = usd + (total_usd or 0.0)
         prefix_usd += each.prefix_usd
-        if each.outcome is not AttemptOutcome.WON:
+        if each.outcome is not WON:
             extra_tokens += each.prompt_tokens + each.completion_tokens
             extra_usd += usd or 0.0
     return AttemptCosts(total_usd, extra_usd, extra_tokens, prefix_usd)
@@ -299,7 +300,7 @@ class AttemptLog:
             return ()
         tokens = 0
         for row in rows:
-            if row.attempt.outcome is AttemptOutcome.WON:
+            if row.attempt.outcome is WON:
                 tokens = max(tokens, row.attempt.completion_tokens)
         taken = tuple(
             [

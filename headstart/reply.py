@@ -118,6 +118,7 @@ class Transcript:
     def add(self, piece: Piece) -> None:
         """Add a piece that goes to the client, and its events, in order."""
         self.size += len(piece.data)
+        adding = self._adding
         for event in piece.events:
             first = self._first
             if (
@@ -134,7 +135,7 @@ class Transcript:
                     self._overflow()
                 continue
             # No ``match``: a class pattern that does not match takes four times as long.
-            add = self._adding.get(type(event))
+            add = adding.get(type(event))
             try:
                 if add is not None:
                     add(self, event)

@@ -469,6 +469,8 @@ class Put(Frozen, tag="put"):
     lease: Lease | None = None
     """The lease of the call that gave the answer. A store that gives leases ends this one, and
     writes nothing if another process has taken the same lease later."""
+    value: bytes | None = None
+    """The entry in MessagePack, if it was encoded before."""
 
 
 class Delete(Frozen, tag="delete"):

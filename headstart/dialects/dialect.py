@@ -590,8 +590,10 @@ def read_whole(
     ``read`` returns the events of one of its objects. If it raises MalformedAnswerError, this is
     the error.
     """
+    events: list[StreamEvent] = []
     try:
-        events = [event for each in objects for event in read(each)]
+        for each in objects:
+            events += read(each)
     except MalformedAnswerError as error:
         return (unreadable(str(error)),)
     errors = [event for event in events if type(event) is ErrorReported]

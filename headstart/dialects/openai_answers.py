@@ -321,7 +321,7 @@ class ChatDecoder(JSONDecoder):
 
     def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of one chunk, or of one whole answer. Raises MalformedAnswerError."""
-        if name == b"error" and "error" not in event:
+        if name is not None and name == b"error" and "error" not in event:
             return (read_error(event, None),)
         events: list[StreamEvent] = []
         named = (event.get("model"), event.get("system_fingerprint"), event.get("service_tier"))
@@ -352,7 +352,7 @@ class ChatDecoder(JSONDecoder):
         logprobs = choice.get("logprobs")
         if type(logprobs) is dict:
             events.append(LogprobsDelta(value=logprobs, choice=index))
-        if not choice.keys() <= _CHOICE:
+        if not _CHOICE.issuperset(choice):
             unknown = _unknown(choice, _CHOICE)
             events.append(ExtraDelta(fields=unknown, choice=index, beside=True))
         reason = choice.get("finish_reason")
@@ -539,7 +539,7 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         events.append(UsageReported(usage=usage, beside=beside))
     if chunk.get("error") or chunk.get("object") == "error":
         events.append(read_error(chunk, None))
-    elif "choices" in chunk and not chunk.keys() <= _CHUNK:
+    elif "choices" in chunk and not _CHUNK.issuperset(chunk):
         events.append(ExtraDelta(fields=_unknown(chunk, _CHUNK), choice=None))
 
 

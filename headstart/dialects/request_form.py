@@ -61,7 +61,7 @@ def canonical_messages(messages: list[Any], *, string_is_one_text: bool = False)
         message
         if isinstance(message, dict)
         and isinstance(message.get("content"), str)
-        and message.keys() <= _PLAIN
+        and _PLAIN.issuperset(message)
         else _message(message, ordinals)
         for message in messages
     ]

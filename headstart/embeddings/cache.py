@@ -221,15 +221,16 @@ class SemanticCache:
         ``tenant``. An entry without a sketch or an encoding serves exact lookups only. ``lease`` is
         that of the call, if other processes could follow it.
         """
-        self._hot.put(entry)
+        value = self._hot.put(entry)
         await asyncio.sleep(0)  # let waiting clients get the answer before the store does
         vector, sketch, postponed = None, None, False
         if self._entries is not None and text is not None:
             entry, vector, sketch, postponed = await self._entries.embed(entry, text, tenant)
-            if vector is not None and entry.id in self._hot:
-                self._hot.put(entry)
+            if vector is not None:
+                value = self._hot.put(entry) if entry.id in self._hot else None
+        put = Put(entry=entry, vector=vector, sketch=sketch, lease=lease, value=value)
         try:
-            await self._store.append([Put(entry=entry, vector=vector, sketch=sketch, lease=lease)])
+            await self._store.append([put])
         except StageError as error:
             report_failure(self._observers, error)
             self._hot.limit(entry)

@@ -96,21 +96,24 @@ class HotTier:
     def __contains__(self, id: object) -> bool:
         return id in self._by_id
 
-    def put(self, entry: Entry) -> None:
-        """Keep an entry as the most recently used; it replaces its id and its exact key."""
+    def put(self, entry: Entry) -> bytes | None:
+        """Keep an entry as the most recently used; it replaces its id and its exact key.
+
+        Return the encoded entry, or None if it cannot be kept.
+        """
         id, exact = entry.id, entry.key.exact
         if self._decoded.get(id) is entry:
             self._by_id.move_to_end(id)
-            return
+            return self._by_id[id].value
         self.discard((id, self._by_exact.get(exact, id)))
         try:
             # The copy drops the unused end of msgspec's buffer, which may be half of it.
             value = bytes(memoryview(self._encoder.encode(entry)))
         except (OverflowError, RecursionError, TypeError, ValueError):
-            return
+            return None
         size = len(value) + ENTRY_OVERHEAD
         if size > self._max_bytes:
-            return
+            return None
         self._by_id[id] = HotEntry(exact, value, entry.created, entry.expires)
         self._by_exact[exact] = id
         self.bytes += size
@@ -120,6 +123,7 @@ class HotTier:
                 self._decoded.popitem(last=False)
         while self.bytes > self._max_bytes:
             self.discard((next(iter(self._by_id)),))
+        return value
 
     def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key, without any wait, and mark it as used."""

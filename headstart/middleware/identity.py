@@ -131,7 +131,8 @@ def credential_of(headers: Headers, query_string: bytes, *, include_cookies: boo
         for name, value in headers
         if name in KEY_HEADERS or (include_cookies and name == b"cookie")
     ]
-    found += [b"key\0" + value for value in _keys_in(query_string)]
+    if query_string:
+        found += [b"key\0" + value for value in _keys_in(query_string)]
     return b"\n".join(sorted(found)) or None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.decisions import Lookup, MatchContext, Outcome
+from headstart.decisions import MISS, Lookup, MatchContext, Outcome
 from headstart.dialects.registry import refuse_in_dialect
 from headstart.policies.output.answer_limits import refuses_concise
 from headstart.types import Latest
@@ -211,7 +211,7 @@ def _is_ahead(entry: Entry, by_s: float) -> bool:
 
 
 def _miss(reason: str) -> Lookup:
-    return Lookup(outcome=Outcome.MISS, reason=reason)
+    return Lookup(outcome=MISS, reason=reason)
 
 
 def _hide(lookup: Lookup) -> Lookup:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 import msgspec
 
-from headstart.attempts import FAILURES, AttemptOutcome
-from headstart.decisions import Outcome
+from headstart.attempts import FAILURES, WON
+from headstart.decisions import MISS, RELAY
 from headstart.errors import StoreError
 from headstart.observe import (
     Committed,
@@ -238,7 +238,7 @@ class FailureLog:
     def _tell_answers(self, served: Served) -> None:
         """Log the first answer of an upstream after a failure that was logged."""
         for each in served.attempts:
-            if each.outcome is AttemptOutcome.WON and each.upstream in self._failing:
+            if each.outcome is WON and each.upstream in self._failing:
                 self._failing.discard(each.upstream)
                 logger.warning("upstream %s answers again", each.upstream)
 
@@ -280,10 +280,10 @@ class UnpricedModels:
 
     def notify(self, observation: Served) -> None:
         """Look at the calls of a request."""
-        if observation.outcome is Outcome.RELAY:
+        if observation.outcome is RELAY:
             return
         for each in observation.attempts:
-            if each.cost_usd is None and each.outcome is AttemptOutcome.WON:
+            if each.cost_usd is None and each.outcome is WON:
                 self._tell(each.upstream, each.model)
 
     def _tell(self, upstream: str, model: str) -> None:
@@ -420,7 +420,7 @@ class FirstBytes:
         """Look at one request. The time of its own lookup is not part of the answer's time."""
         if (
             isinstance(observation, Served)
-            and observation.outcome is Outcome.MISS
+            and observation.outcome is MISS
             and observation.error is None
             and observation.ttft_s is not None
             and observation.status == HTTPStatus.OK
@@ -451,7 +451,7 @@ class RefusedKeys:
             variables = self._variables.get(each.upstream)
             if variables is None:
                 continue
-            if each.outcome is AttemptOutcome.WON:
+            if each.outcome is WON:
                 self._warned -= {(each.upstream, kind) for kind in _WORDS}
             elif each.error in _WORDS and (each.upstream, each.error) not in self._warned:
                 self._warned.add((each.upstream, each.error))

@@ -406,19 +406,22 @@ class EventStream:
         Iterate to the end, or bytes are lost; only after the terminal event this is not needed.
         Raises UpstreamProtocolError.
         """
-        block = b"" if self.ended else self._frames.receive(data)
-        at = 0
-        while at < len(block):
+        frames, has_lines = self._frames, self._has_lines
+        block = b"" if self.ended else frames.receive(data)
+        at, size = 0, len(block)
+        while at < size:
             if self._shape is not None:
                 texts, end = self._shape.read(block, at, join_texts=self._join_texts)
                 if texts:
                     yield block[at:end], texts
                     at = end
-            if self._has_lines and (blank := _LINE_FEEDS.match(block, at)):
+                    if at == size:
+                        return
+            if has_lines and block[at] == _LF and (blank := _LINE_FEEDS.match(block, at)):
                 at, self.usage_alone = blank.end(), False
                 yield blank[0], ()  # each is an empty frame
                 continue
-            frame = self._frames.cut(block, at)
+            frame = frames.cut(block, at)
             if frame is None:
                 return
             at += len(frame.raw)
@@ -437,6 +440,8 @@ class EventStream:
         whole = self._ends_at_finish and self.finished
         usage = False
         for event in events:
+            if type(event) is TextDelta:
+                continue
             if type(event) is Finished:
                 self._finished.add(event.choice)
                 self.closing = True
@@ -584,9 +589,9 @@ class FrameReader(EventReader):
                     kept.append(raw)
             self.closing = stream.closing
             passed, texts = b"".join(kept), tuple(events)
-        if strip_usage:
-            # No ``in`` before it: it takes the name for a number first, and raises inside.
-            passed = passed.replace(b',"usage":null', b"")
+        # No ``in``: it takes the name for a number first, and raises inside.
+        if strip_usage and passed.find(b'"usage"') >= 0:
+            passed = b"".join(passed.split(b',"usage":null'))  # ``replace`` searches twice
             name = passed.find(b'"usage"')
             # The null has other blanks than usual. The expression tests each comma, which is slow,
             # so the search begins here.

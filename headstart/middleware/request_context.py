@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from headstart.attempts import Attempt, total_cost_usd
-from headstart.decisions import Lookup, Outcome, UnlabelledPair
+from headstart.decisions import BYPASS, JOINED, MISS, Lookup, UnlabelledPair
 from headstart.errors import InvalidRequest
 from headstart.middleware.prepare import DEADLINE, Prepared
 from headstart.observe import LONGEST_TAG, MOST_TAGS, Served
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headstart.attempts import ShapingEffect
+    from headstart.decisions import Outcome
     from headstart.dialects.registry import DocumentForm
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import MatchedEndpoint
@@ -102,7 +103,7 @@ The SDK began to count when it sent the first byte, and we begin when we have re
 HINT_SIMILARITY = 0.8
 """The least similarity of a prompt whose answer is sent to the provider as a prediction."""
 _UNREAD = Prepared(request=None, key=None, directives=Directives())
-_MISS = Lookup(outcome=Outcome.MISS)
+_MISS = Lookup(outcome=MISS)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -327,7 +328,7 @@ class RequestContext:
             if verdict is not None:
                 rare["rule"], rare["score"] = verdict.rule, verdict.score
                 rare["threshold"] = verdict.threshold
-        avoided = self.partly_saved or (origin if outcome is Outcome.JOINED else None)
+        avoided = self.partly_saved or (origin if outcome is JOINED else None)
         if entry is not None:  # a hit saves the original call's figures less its own
             avoided = entry.origin
             own_s = (self.first_byte or total_s) - read_s
@@ -354,7 +355,7 @@ class RequestContext:
             model="" if request is None else request.model,
             upstream=self.upstream,
             reason=lookup.reason,
-            domain="" if outcome is Outcome.BYPASS else prepared.match_context.domain,
+            domain="" if outcome is BYPASS else prepared.match_context.domain,
             lookup_s=timings.get(b"lookup", 0.0),
             upstream_s=self.upstream_s,
             prompt_tokens=0 if origin is None else origin.prompt_tokens,

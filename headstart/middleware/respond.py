@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from headstart.attempts import Tokens, sum_costs
-from headstart.decisions import Lookup, Outcome
+from headstart.decisions import BYPASS, JOINED, Lookup, Outcome
 from headstart.dialects.registry import in_dialect
 from headstart.dialects.responses_chains import own_id
 from headstart.errors import (
@@ -232,7 +232,7 @@ class Responder:
         compose: Compose | None,
     ) -> None:
         """Send an answer that has begun, as it arrives; a document whole."""
-        if context.lookup.outcome is Outcome.JOINED and reply.not_stored in OWN_ALONE:
+        if context.lookup.outcome is JOINED and reply.not_stored in OWN_ALONE:
             raise NotForOthers
         _note_reply(context, flight, reply)
         if _is_document(context, reply):
@@ -272,7 +272,7 @@ class Responder:
             context, reply, stored=flight.stored, not_stored=flight.not_stored, length=length
         )
         origin = flight.origin
-        joined = context.lookup.outcome is Outcome.JOINED
+        joined = context.lookup.outcome is JOINED
         if origin is not None and origin.cost_usd is not None and not joined:
             headers.append((b"x-headstart-cost", b"%.8f" % origin.cost_usd))
             if extra_usd := sum_costs(flight.attempts).extra_usd:
@@ -428,7 +428,7 @@ def _note_reply(context: RequestContext, flight: Flight, reply: Reply) -> None:
     """Note the upstream of an answer that has begun, and whether another process made the call."""
     context.upstream = reply.upstream
     if flight.followed:
-        context.lookup = Lookup(outcome=Outcome.JOINED)
+        context.lookup = Lookup(outcome=JOINED)
 
 
 def _bound_whole(context: RequestContext, reader: FlightReader) -> None:
@@ -505,9 +505,9 @@ def _cache_status(
     if hit is not None:
         ttl = b"" if ttl_s is None else b"; ttl=%d" % ttl_s
         return b"headstart; hit%b; detail=%b" % (ttl, hit)
-    if lookup.outcome is Outcome.JOINED:
+    if lookup.outcome is JOINED:
         return b"headstart; fwd=miss; collapsed; detail=" + (lookup.reason or "joined").encode()
-    forward = "bypass" if lookup.outcome is Outcome.BYPASS else "miss"
+    forward = "bypass" if lookup.outcome is BYPASS else "miss"
     if lookup.reason in _FORWARDS:
         forward = lookup.reason
     detail = lookup.reason or ""
@@ -527,7 +527,7 @@ def _flight_headers(
 ) -> HeaderList:
     """Return the headers of an upstream's answer."""
     theirs = reply.headers
-    if context.lookup.outcome is Outcome.JOINED:  # cookies are only for the caller that came first
+    if context.lookup.outcome is JOINED:  # cookies are only for the caller that came first
         theirs = tuple(pair for pair in theirs if pair[0] != b"set-cookie")
     headers = _relayed(context, theirs, stream=reply.is_stream, length=length)
     headers += own_headers(context, stored=stored, not_stored=not_stored)
@@ -551,13 +551,12 @@ def allowed_headers(headers: Headers, *, relayed: bool = False) -> HeaderList:
 class _Passing(msgspec.Struct, frozen=True):
     """What follows from the names of an upstream's headers for the headers that a client gets."""
 
-    names: tuple[bytes, ...]
-    pick: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
-    """Takes the values of ``names`` out of the values of all headers."""
+    pick: Callable[[Headers], Headers]
+    """Takes the headers for the client out of all headers."""
     added: Headers
     """Our headers that the upstream did not send."""
     cache_control: int | None
-    """The place of a stream's ``cache-control`` among ``names``, if the upstream sent it."""
+    """The place of a stream's ``cache-control`` in the result, if the upstream sent it."""
 
 
 def _passing(
@@ -569,10 +568,9 @@ def _passing(
         for place, name in enumerate(names)
         if not (own[name] or replaced(name) or ((stream or sized) and name == b"content-length"))
     ]
-    kept = tuple([names[place] for place in places])
+    kept = [names[place] for place in places]
     ours = STREAM_HEADERS if stream else (NO_STORE,)
     return _Passing(
-        kept,
         picker(places),
         tuple([pair for pair in ours if pair[0] not in names]),
         kept.index(b"cache-control") if stream and b"cache-control" in kept else None,
@@ -607,10 +605,10 @@ def _relayed(
     ``length`` is the length of a body that is sent whole. A stream has no length, because an error
     of ours follows if it breaks off.
     """
-    names, values = zip(*headers, strict=True) if headers else ((), ())
     added = min(len(context.page_headers), len(SANDBOX) + 1)
+    names = tuple([name for name, _ in headers])
     found = _passing_by_kind[stream, length is not None, added][names]
-    relayed = [*zip(found.names, found.pick(values), strict=True)]
+    relayed = [*found.pick(headers)]
     if (place := found.cache_control) is not None and b"no-transform" not in relayed[place][1]:
         relayed[place] = (b"cache-control", relayed[place][1] + b", no-transform")
     relayed += context.page_headers

@@ -253,10 +253,17 @@ def _refuse_choice(
     choice: Choice, form: RequestForm, asked: dict[str, Any], tools: Sequence[str]
 ) -> str | None:
     """Refuse a choice of the answer to the request ``asked``."""
-    said = [part.arguments if isinstance(part, ToolCall) else part.text for part in choice.parts]
-    if _NO_CHARACTER in "".join(said):
+    calls, said, text = [], "", ""
+    for part in choice.parts:
+        if isinstance(part, Text):
+            text += part.text
+        elif isinstance(part, ToolCall):
+            calls.append(part)
+            said += part.arguments
+        else:
+            said += part.text
+    if _NO_CHARACTER in text + said:
         return "unreadable"  # it may replace half of a surrogate pair, which a hit could not repeat
-    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
     replays = bool(calls) and _all_listed([call.name for call in calls], tools)
     reason = _refuse_finish(choice)
     if (replays and reason == _CALLS) or (form.keeps_cut_answers and reason == _CUT):
@@ -266,7 +273,6 @@ def _refuse_choice(
         return reason
     if replays:
         return "broken-format" if any(map(_is_broken, calls)) else None
-    text = "".join([part.text for part in choice.parts if isinstance(part, Text)])
     if not text.strip():
         return "empty"
     response_format = form.response_format(asked)
@@ -297,7 +303,7 @@ def _refuse_finish(choice: Choice) -> str | None:
 
 
 def _refuse_content(choice: Choice, form: RequestForm, *, replays: bool) -> str | None:
-    kinds = {type(part) for part in choice.parts}
+    kinds = set(map(type, choice.parts))
     if ToolCall in kinds and not replays:
         return _CALLS
     if Refusal in kinds:

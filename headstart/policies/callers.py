@@ -83,8 +83,8 @@ class NamesMemo(dict[tuple[bytes, ...], T]):
         return said
 
 
-def picker(places: Sequence[int]) -> Callable[[tuple[bytes, ...]], tuple[bytes, ...]]:
-    """Return a function that takes the values at these places out of all values."""
+def picker(places: Sequence[int]) -> Callable[[tuple[T, ...]], tuple[T, ...]]:
+    """Return a function that takes the items at these places out of a tuple."""
     if len(places) > 1:
         return itemgetter(*places)
     first = places[0] if places else 0

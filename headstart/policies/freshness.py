@@ -41,6 +41,8 @@ class QuestionClass(StrEnum):
     STABLE = "stable"
 
 
+_STABLE = QuestionClass.STABLE
+
 _APART = bytes(code if chr(code).isalnum() else ord(" ") for code in range(128)).ljust(256)
 """Replaces every ASCII character that is not a letter or digit by a space."""
 
@@ -69,6 +71,7 @@ _TABLE = (
     _class_words(QuestionClass.LIVE, _VOCABULARY["live_questions"]),
     _class_words(QuestionClass.DATED, _VOCABULARY["dated_questions"]),
 )
+_SIGNS = _TABLE[0].signs | _TABLE[1].signs
 
 
 def question_class(text: str) -> QuestionClass:
@@ -80,10 +83,12 @@ def question_class(text: str) -> QuestionClass:
     text = text.replace("\u2019", "'").lower()
     # In other texts, signs outside ASCII may separate words, too.
     words = text.encode().translate(_APART).split() if text.isascii() else None
+    if words is not None and _SIGNS.isdisjoint(words):
+        return _STABLE
     for kind, signs, pattern in _TABLE:
         if (words is None or not signs.isdisjoint(words)) and pattern.search(text):
             return kind
-    return QuestionClass.STABLE
+    return _STABLE
 
 
 class Lifetime(msgspec.Struct, frozen=True, gc=False):

@@ -29,19 +29,24 @@ CALL = make_call(method="GET", path=b"/")
 
 
 @contextlib.asynccontextmanager
-async def provider(*, ends: bool) -> AsyncIterator[HTTPUpstream]:
-    """A provider that sends its pieces one by one, and then ends its answer or falls silent."""
+async def provider(*, ends: int) -> AsyncIterator[HTTPUpstream]:
+    """A provider that sends its pieces one by one.
+
+    A connection has ``ends`` answers that end, and then one that falls silent.
+    """
     over = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-        for _ in range(PIECES):
-            await asyncio.sleep(GAP_S)
-            writer.write(b"1\r\nx\r\n")
-        if ends:
-            writer.write(b"0\r\n\r\n")
-        await over.wait()
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            for left in range(ends, -1, -1):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+                for _ in range(PIECES):
+                    await asyncio.sleep(GAP_S)
+                    writer.write(b"1\r\nx\r\n")
+                if left:
+                    writer.write(b"0\r\n\r\n")
+            await over.wait()
         writer.close()
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
@@ -57,7 +62,7 @@ async def provider(*, ends: bool) -> AsyncIterator[HTTPUpstream]:
 
 
 async def test_an_answer_may_last_longer_than_a_silence() -> None:
-    async with provider(ends=True) as upstream, await upstream.send(CALL) as reply:
+    async with provider(ends=1) as upstream, await upstream.send(CALL) as reply:
         assert b"".join([piece.data async for piece in reply.pieces]) == b"x" * PIECES
 
 
@@ -71,9 +76,14 @@ async def test_a_provider_that_falls_silent_is_waited_for_as_long_as_a_silence_m
                 last = piece.data, loop.time()
                 came.append(last)
 
-    async with provider(ends=False) as upstream, await upstream.send(CALL) as reply:
+    async with provider(ends=1) as upstream:
+        async with await upstream.send(CALL) as reply:
+            assert b"".join([piece.data async for piece in reply.pieces]) == b"x" * PIECES
+        await asyncio.sleep(READ_S)  # a connection that is not used may be silent for longer
+        reply = await upstream.send(CALL)
         with pytest.raises(UpstreamTimeout):
             await read_all(reply)
         waited_s = loop.time() - came[-1][1]
+        await reply.aclose()
     assert b"".join([data for data, _ in came]) == b"x" * PIECES
     assert waited_s >= READ_S / 2  # not at the time that an earlier piece had set

@@ -179,10 +179,11 @@ def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
 
     Raises StoreError if a value cannot be encoded, or if the entry alone exceeds ``max_bytes``.
     """
-    entry = put.entry
+    entry, known = put.entry, put.value
     if entry.expires is None and limits.ttl_s is not None:
         entry = msgspec.structs.replace(entry, expires=entry.created + limits.ttl_s)
-    value = encode(entry)
+        known = None
+    value = encode(entry) if known is None else VERSION + known
     size = _size(value, put.vector, put.sketch)
     if limits.max_bytes is not None and size > limits.max_bytes:
         raise StoreError(f"an entry of {size} bytes exceeds cache.max_bytes")

@@ -146,6 +146,9 @@ class HitAction(Enum):
     ASK = "ask"
 
 
+ASK = HitAction.ASK
+
+
 class HitDecision(msgspec.Struct, frozen=True):
     """An action, the lookup to report, and the sample that a fresh answer would label."""
 

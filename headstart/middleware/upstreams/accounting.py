@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from headstart.attempts import Attempt, AttemptOutcome, Tokens
+from headstart.attempts import WON, Attempt, AttemptOutcome, Tokens
 from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused
 from headstart.policies.cost import Price, cancelled_cost_usd
 from headstart.policies.routing.failures import (
@@ -264,7 +264,7 @@ class AttemptBooking:
             )
         prefix_usd = 0.0 if price is None else price.prefix_saving_usd(tokens)
         known = reported is not None
-        self._book(AttemptOutcome.WON, now, tokens, cost_usd, prefix_usd=prefix_usd, reported=known)
+        self._book(WON, now, tokens, cost_usd, prefix_usd=prefix_usd, reported=known)
 
     def failed(self, failure: Failure, now: float) -> None:
         """Note a failure, before or after the first content.
@@ -403,7 +403,7 @@ class AttemptBooking:
             estimated=not reported and tokens != Tokens(),
             span=self.call.span,
         )
-        if outcome is not AttemptOutcome.WON:  # a whole answer was already learned
+        if outcome is not WON:  # a whole answer was already learned
             gaps = () if self.call.relayed else self.gaps
             self._states.measures.ended(self.key, gaps)
         reservation = self._reservation

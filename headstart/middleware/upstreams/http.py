@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import select
 import sys
 import time
@@ -81,12 +82,12 @@ class _WatchedConnection(ResponseHandler):
     call, which may be another caller's.
 
     It bounds the silence of the provider (``read_timeout``) with one timer, which looks again when
-    the silence began later. The client library sets and clears a timer for each piece.
+    the silence began later. The client library sets and clears timers for each call and piece.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
-        self._silent_until = 0.0
+        self._silent_until = math.inf
         """The time when the silence becomes too long, in the loop's time."""
         self.idle = False
         self.made_at = self.idle_since = 0.0
@@ -144,22 +145,25 @@ class _WatchedConnection(ResponseHandler):
         if self._reading_paused:
             super().resume_reading(*arguments, **options)
 
+    def _drop_timeout(self) -> None:
+        """Allow any silence. While the connection is open, its timer runs on for the next call."""
+        self._silent_until = math.inf
+        if not self.is_connected():
+            super()._drop_timeout()
+
     def _reschedule_timeout(self) -> None:
         limit_s, timer = self._read_timeout, self._read_timeout_handle
-        self._silent_until = until = self._loop.time() + (limit_s or 0.0)
-        if limit_s and timer is not None and timer.when() <= until:
-            return  # the running timer will look again when it fires
-        self._drop_timeout()
-        if limit_s:
+        self._silent_until = until = self._loop.time() + (limit_s or math.inf)
+        if limit_s and (timer is None or timer.when() > until):  # else it will look again
+            super()._drop_timeout()
             self._read_timeout_handle = self._loop.call_at(until, self._on_read_timeout)
 
     def _on_read_timeout(self) -> None:
-        self._read_timeout_handle = None
-        if self._loop.time() < self._silent_until:
-            until = self._silent_until
-            self._read_timeout_handle = self._loop.call_at(until, self._on_read_timeout)
-        else:
+        self._read_timeout_handle, until = None, self._silent_until
+        if self._loop.time() >= until:
             super()._on_read_timeout()
+        elif until < math.inf:
+            self._read_timeout_handle = self._loop.call_at(until, self._on_read_timeout)
 
     def close(self) -> None:
         """Close the connection, and drop unsent bytes after CLOSE_S.
@@ -419,25 +423,21 @@ class HTTPUpstream:
         A provider may close an idle connection when it is used again. If a request was not written,
         it is sent once more. If it crossed the connection's end, this raises IdleConnectionClosed.
         """
-        loop = asyncio.get_running_loop()
         posts = method == "POST" and upload is None and 0 < len(body) <= SHORT_BODY_BYTES
         posts = posts and aiohttp.ClientSession._request is _LIBRARY_REQUEST  # noqa: SLF001
         for again in (True, False):
             _is_reused.set(False)
-            began = loop.time()
-            if upload is not None:
-                payload: Any = upload.read()
-            else:
-                # The client library writes a file piece by piece.
-                payload = io.BytesIO(body) if len(body) > LONG_BODY_BYTES else body or None
+            began = time.perf_counter()
             try:
                 session = self._open()
                 if posts and self._origin is not None:
                     return await self._post(session, self._origin, url, headers, body)
+                # The client library writes a file piece by piece.
+                whole = io.BytesIO(body) if len(body) > LONG_BODY_BYTES else body or None
                 return await session.request(
                     method,
                     url,
-                    data=payload,
+                    data=whole if upload is None else upload.read(),
                     headers=headers,
                     allow_redirects=False,
                     timeout=self._timeout,
@@ -452,7 +452,7 @@ class HTTPUpstream:
                 unwritten = isinstance(error.__cause__, aiohttp.ClientConnectionResetError)
                 if again and unwritten and upload is None:
                     continue
-                if _is_reused.get() and loop.time() - began < CROSSED_S:
+                if _is_reused.get() and time.perf_counter() - began < CROSSED_S:
                     raise IdleConnectionClosed(
                         f"upstream {self.name} closed an idle connection when it was used again"
                     ) from error
@@ -664,8 +664,7 @@ class HTTPUpstream:
     def _limit_gaps(self, response: aiohttp.ClientResponse) -> None:
         """Limit the time between two pieces after the first piece."""
         connection = response.connection
-        protocol = None if connection is None else connection.protocol
-        if protocol is not None:
+        if connection is not None and (protocol := connection.protocol) is not None:
             protocol.read_timeout = self._settings.read_s
             protocol.start_timeout()
 

@@ -294,11 +294,8 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             return status, headers, StreamAssembler(own, client, self._naming(client), transcript)
         if is_stream:
             choices = max(1, request.choices)
-            return (
-                status,
-                headers,
-                FrameReader(client, call.id, strip_usage=strip_usage, choices=choices),
-            )
+            frames = FrameReader(client, call.id, strip_usage=strip_usage, choices=choices)
+            return status, headers, frames
         return status, headers, DocumentReader(client, status, usage_beside=self.usage_beside)
 
     def _translator(

@@ -85,7 +85,7 @@ class ReusableTimeout:
     the piece. Here the timer, when it fires, checks the present wait, and starts again if that wait
     has time left. A cancellation from elsewhere is raised, as with ``timeout_at``. If the process
     did not run for a while, a wait gets ``CATCH_UP_S`` more: its value may have arrived, but the
-    event loop has not seen it yet.
+    event loop has not seen it yet. After the last wait the timer runs on: another call may use it.
     """
 
     __slots__ = ("_extended", "_late", "_looks_at", "_loop", "_task", "_timer", "_until", "time")
@@ -129,7 +129,7 @@ class ReusableTimeout:
     def _look_at(self, until: float) -> None:
         self.stop()
         now = self._loop.time()
-        self._looks_at = min(max(until, now), now + LOOK_S)
+        self._looks_at = now + LOOK_S if until > now + LOOK_S else max(until, now)
         self._timer = self._loop.call_at(self._looks_at, self._look)
 
     def _look(self) -> None:
@@ -168,7 +168,7 @@ class TargetCall:
     __slots__ = (
         "_booking", "_call", "_clock", "_closing", "_deadline", "_dialect", "_headers", "_held",
         "_limit_s", "_name", "_over", "_quiet_s", "_source", "_stall_s", "_streams", "_time",
-        "_timeout", "_transcript",
+        "_timeout", "_timeouts", "_transcript",
     )  # fmt: skip
 
     def __init__(
@@ -176,10 +176,11 @@ class TargetCall:
         call: Call,
         booking: AttemptBooking,
         dialect: Dialect | None,
-        *,
+        timeouts: list[ReusableTimeout],
         stall_s: float,
         clock: Callable[[], float],
     ) -> None:
+        """Take one of the unused ``timeouts``, or a new one, and put it back when the call ends."""
         self._call = call
         self._booking = booking
         self._dialect = dialect
@@ -188,7 +189,8 @@ class TargetCall:
         self._quiet_s = 0.0
         """Seconds of waiting since the last piece with content."""
         self._clock = clock
-        self._timeout = ReusableTimeout()
+        self._timeout = timeouts.pop() if timeouts else ReusableTimeout()
+        self._timeouts: list[ReusableTimeout] | None = timeouts
         self._time = self._timeout.time
         self._streams = call.request is not None and call.request.stream
         self._held: deque[Piece] = deque()
@@ -329,7 +331,10 @@ class TargetCall:
 
     async def _close(self, error: BaseException | None) -> None:
         """Close the socket, and book the call unless it is booked. A second call does nothing."""
-        self._timeout.stop()
+        self._over = True
+        timeouts, self._timeouts = self._timeouts, None
+        if timeouts is not None:
+            timeouts.append(self._timeout)
         closing, self._closing = self._closing, None
         try:
             if closing is not None:
@@ -548,6 +553,8 @@ class Target:
         """The models of earlier calls, by the names that callers use."""
         self._states = states
         self._tracing = tracing
+        self._timeouts: list[ReusableTimeout] = []
+        """Timeouts of calls that have ended. Their timers may still run."""
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the present estimate of this call."""
@@ -597,14 +604,10 @@ class Target:
         if self._tracing is not None:
             call = self._tracing.attempt(call, self._settings, booking.key.model)
             booking.call = call
-        target_call = TargetCall(
-            call,
-            booking,
-            None if call.request is None else DIALECTS.get(call.dialect),
-            stall_s=self._stall_limit_s(booking, call),
-            clock=self._clock,
-        )
-        return await target_call.open(self._upstream, self._first_content_until(booking, call))
+        dialect = None if call.request is None else DIALECTS.get(call.dialect)
+        stall_s = self._stall_limit_s(booking, call)
+        opened = TargetCall(call, booking, dialect, self._timeouts, stall_s, self._clock)
+        return await opened.open(self._upstream, self._first_content_until(booking, call))
 
     async def _reserve(self, call: Call, ledger: ClientLedger) -> Reservation | None:
         """Reserve the highest cost of the call. Raises RequestError."""

@@ -676,10 +676,11 @@ class CircuitBreaker:
 
     def _fade(self, now: float) -> None:
         """Let older calls and errors weigh exponentially less."""
-        keep = math.exp(-max(0.0, now - self._counted_at) / _MEMORY_S)
+        if now > self._counted_at:
+            keep = math.exp((self._counted_at - now) / _MEMORY_S)
+            self._calls *= keep
+            self._errors *= keep
         self._counted_at = now
-        self._calls *= keep
-        self._errors *= keep
 
     def _fails_often(self, least_calls: float, rate: float) -> bool:
         return self._calls >= least_calls and self._errors >= rate * self._calls
@@ -703,7 +704,9 @@ class RetryBudget:
 
     def earn(self, now: float) -> None:
         """Count a call that is not a retry. ``now`` is in monotonic seconds."""
-        self._level = min(self._burst, self._refilled(now) + self._ratio)
+        if self._level < self._burst:
+            self._level = min(self._burst, self._refilled(now) + self._ratio)
+        self._at = now
 
     def spend(self, now: float, *, none_left: bool) -> bool:
         """Take a retry out of the budget; return False if there is none left.

@@ -440,7 +440,8 @@ class _Figures:
 
     def end(self, gaps: Sequence[float]) -> None:
         """Count the end of a call, and learn the last gaps between its pieces."""
-        self.in_flight = max(0, self.in_flight - 1)
+        if self.in_flight > 0:
+            self.in_flight -= 1
         if gaps:
             self.learn_gaps(gaps)
 

@@ -402,17 +402,19 @@ class _Bucket:
         return self.level, self.corrected
 
     def level_at(self, now: float) -> float:
+        level, limit = self.level, self.limit
         if self.window_s:
-            return self.limit if now >= self.ends else min(self.level, self.limit)
-        passed = now - self.at
-        if passed <= 0.0:
-            return min(self.level, self.limit)
-        return min(self.limit, self.level + passed * (self.per_s - self.others_per_s))
+            level = limit if now >= self.ends else level
+        elif now > self.at:
+            level += (now - self.at) * (self.per_s - self.others_per_s)
+        return limit if level > limit else level  # noqa: FURB136 - this takes a fraction of min
 
     def change(self, amount: float, now: float) -> None:
         """Change the level. The first call after a window begins the next one."""
-        self.level = min(max(0.0, self.level_at(now) + amount), self.limit)
-        self.at = now
+        level = self.level_at(now) + amount
+        if not 0.0 <= level <= self.limit:
+            level = min(max(0.0, level), self.limit)
+        self.level, self.at = level, now
         if self.window_s and now >= self.ends:
             self.ends = now + self.window_s
             self.corrected, self.differences = 0.0, (0.0,)
@@ -422,6 +424,8 @@ class _Bucket:
             # The tokens of a call in one direction are not known. So a limit on one direction
             # counts only once it is used up.
             return 1.0
+        if 1 <= tokens <= self.limit:
+            return tokens
         # A call that is larger than the whole limit can only be tried: no wait would suffice.
         return min(float(max(1, tokens)), self.limit)
 
@@ -703,11 +707,11 @@ class RateLimits:
         ``tokens`` are the input and the reserved output. Afterwards the share ``reserve`` of each
         bucket is still left, but no more than one call or token.
         """
-        if not self._buckets:
-            return 0.0
-        return max(
-            [bucket.wait_s(tokens, now, calls, reserve) for bucket in self._buckets.values()]
-        )
+        longest_s = 0.0
+        for bucket in self._buckets.values():
+            if wait_s := bucket.wait_s(tokens, now, calls, reserve):
+                longest_s = max(longest_s, wait_s)
+        return longest_s
 
     def allowance(self, now: float) -> float:
         """Return the share that is left of the tightest limit; 1.0 if no limit is known."""

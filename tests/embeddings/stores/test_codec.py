@@ -101,6 +101,17 @@ def test_a_value_that_cannot_be_encoded_is_a_store_error(value: object) -> None:
         sealed_value(entry("id", answer=completion))
 
 
+def test_an_entry_that_was_encoded_before_is_stored_alike() -> None:
+    stored = full_entry()
+    known = Put(entry=stored, value=msgspec.msgpack.encode(stored))
+    assert encode_put(known, StoreLimits()) == encode_put(Put(entry=stored), StoreLimits())
+    undated = msgspec.structs.replace(stored, expires=None)
+    known = Put(entry=undated, value=msgspec.msgpack.encode(undated))
+    dated = decode(Entry, encode_put(known, StoreLimits(ttl_s=60)).value)
+    assert dated is not None
+    assert dated.expires == stored.created + 60
+
+
 def test_the_default_life_is_for_entries_that_state_none() -> None:
     limits = StoreLimits(ttl_s=60)
     assert encode_put(Put(entry=entry("id")), limits).expires == NOW + 60
