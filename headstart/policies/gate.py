@@ -14,9 +14,10 @@ nearest sketch. The gate is the upper end of the highest closed range.
 - **The lost hits are measured.** A small share of the questions below the gate is encoded
   nevertheless. If too many of them are hits, the gate is lowered. The share falls while such
   questions show no sign of a hit, and rises at the first sign.
-- **While nothing is served,** a question is compared only for its label. So only a share of the
-  questions is compared: all, if one in ten of those that reached the gate (``HOPEFUL``) had an
-  equal answer, otherwise fewer in proportion, but at least one in eight (``LEAST_PASSING``).
+- **While nothing is served,** a question is compared only for its label. So once the gate is at
+  0.7 (``FEW_NEAR``), only a share of the questions is compared: all, if one in ten of those that
+  reached the gate (``HOPEFUL``) had an equal answer, otherwise fewer in proportion, but at least
+  one in eight (``LEAST_PASSING``).
 
 **How long a question may wait** for the encoder: as long as the time that it is expected to save.
 This is the time to the first byte of a fresh answer, which is learned by route and model, times the
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 LOWEST, WIDTH, RANGES = 0.3, 0.1, 6
-"""The ranges that may be closed: from 0.3 to 0.9. Labels above them are counted, too."""
+"""The ranges that may be closed: from 0.3 to 0.9. Above, every question may be encoded."""
 HIGHEST = LOWEST + RANGES * WIDTH
 WORTH = 0.02
 """A range is closed if a smaller share of its questions had an equal answer. An encoding costs
@@ -80,6 +81,9 @@ NOTHING_SERVED = -1
 HOPEFUL = 0.1
 """From this share of equal answers on, a domain that serves nothing gets all labels. Traffic from
 which a rule can be learned has far more of them."""
+FEW_NEAR = LOWEST + 4 * WIDTH
+"""With a lower gate all questions are compared: such a question has many entries near it, and where
+not all questions are compared these have no encodings yet, so up to eight would be encoded."""
 LEAST_PASSING = 1 / 8
 """The least share of the questions that are compared. A change of traffic is noticed by those of
 them that reach the gate: two equal answers may be enough."""
@@ -281,23 +285,29 @@ def gate_of(
     that. ``rule`` changes when another rule decides about hits, and may be ``NOTHING_SERVED``. The
     gate is the upper end of the highest closed range.
     """
-    gate, hope = OPEN, 1.0
-    seen_from_here_up = equal_from_here_up = 0.0
+    gate = OPEN
+    seen_from_here_up = equal_from_here_up = reached = equal_reached = 0.0
     discernment = 1 - noise.false_agree - noise.false_disagree
     compared, same = (*labels.compared, labels.compared_above), (*labels.same, labels.same_above)
     for place in range(RANGES, -1, -1):
         seen_here = max(compared[place], UNLABELLED * counts.passed[place])
         # The equal answers without the errors of the judge (Rogan and Gladen 1978).
         equal_here = (same[place] - noise.false_agree * compared[place]) / discernment
-        seen_from_here_up += seen_here
-        equal_from_here_up += equal_here
-        share = least_share = (max(equal_from_here_up, 0.0) + UNKNOWN) / (seen_from_here_up + 1)
-        if learned:
-            least_share = min(share, (max(equal_here, 0.0) + UNKNOWN) / (seen_here + 1))
-        if least_share < WORTH and place < RANGES:
-            gate = LOWEST + (place + 1) * WIDTH
-            break
-        hope = share
+        if place < RANGES:
+            seen_from_here_up += seen_here
+            equal_from_here_up += equal_here
+            share = (max(equal_from_here_up, 0.0) + UNKNOWN) / (seen_from_here_up + 1)
+            if learned:
+                share = min(share, (max(equal_here, 0.0) + UNKNOWN) / (seen_here + 1))
+            if share < WORTH:
+                gate = LOWEST + (place + 1) * WIDTH
+                break
+        reached += seen_here
+        equal_reached += equal_here
+    passing = 1.0
+    if rule == NOTHING_SERVED and gate >= FEW_NEAR:
+        hope = (max(equal_reached, 0.0) + UNKNOWN) / (reached + 1)
+        passing = min(max(hope / HOPEFUL, LEAST_PASSING), 1.0)
     if least_served is not None:
         gate = max(gate, min(least_served - MARGIN, HIGHEST))
     if learned:
@@ -307,7 +317,7 @@ def gate_of(
     closed = max(int((gate - LOWEST) / WIDTH + 0.001), 0)  # a range ends where the next begins
     return counts.gate(
         gate,
-        passing=min(max(hope / HOPEFUL, LEAST_PASSING), 1.0) if rule == NOTHING_SERVED else 1.0,
+        passing=passing,
         refusal=refusal,
         rule=rule,
         equal=sum(labels.same[:closed]),
