@@ -41,10 +41,18 @@ class Gate(Frozen):
     """From this similarity of the nearest sketch on, a question is encoded."""
     share: float = GATE_SAMPLE
     """The share of the other questions that are encoded nevertheless."""
+    passing: float = 1.0
+    """The share of all questions that are compared. It is below 1 only where nothing is served and
+    hardly any answer was equal. The others are misses."""
+    refusal: str | None = None
+    """Why no question can be a hit now. None: a question can be one."""
     rule: int = 0
     """A number that changes when another rule decides about hits."""
     equal: float = 0.0
-    """The number of questions below the gate that had the answer of their neighbour."""
+    """The number of questions below the gate that had the answer of their neighbour, by the
+    judge."""
+    by_chance: float = 0.0
+    """The number of them that the judge's errors would explain alone."""
 
 
 class Neighbor(Frozen, kw_only=False):

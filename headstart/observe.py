@@ -192,10 +192,12 @@ class Encoded(Frozen, tag="encoded"):
 
 
 class GateOutcome(StrEnum):
-    """The result for a question that was compared by its sketch."""
+    """The result for a question that has a sketch."""
 
     STOPPED = "stopped"
     """No entry was near enough: nothing was encoded."""
+    SKIPPED = "skipped"
+    """Its domain serves nothing now: it was not even compared."""
     PASSED = "passed"
     SAMPLED = "sampled"
     """It was below the gate and belonged to the small share that passes. It was a miss."""

@@ -15,7 +15,9 @@ reason of a miss        meaning
 ``below-threshold``     the best neighbour is not similar enough; without a similarity: no sketch
                         was near enough to encode the question
 ``unencoded``           a nearer entry was not encoded yet
-``veto``                ``Lookup.veto`` stopped the best neighbour: a guard, or the caller's refusal
+``veto``                ``Lookup.veto`` stopped the best neighbour: a guard, the domain's rule or
+                        the caller's refusal; without a similarity: the domain serves nothing now,
+                        so the question was not compared
 ``gone``                all similar entries have left the store
 ``STAGE-error``         ``encoder``, ``index`` or ``store`` failed; observers see StageFailed
 ======================  ===========================================================================
@@ -135,7 +137,8 @@ class SemanticSearch(Generic[P]):
         )  # fmt: skip
         try:
             lookup = await self._search(query)
-            waiting = None if lookup.entry or query.refused else self._expected.get(group)
+            settled = lookup.entry or query.refused or query.gate.refusal
+            waiting = None if settled else self._expected.get(group)
             if waiting and await self._arrives(waiting, query):
                 lookup = await self._search(query)
         except StageError as error:
@@ -212,21 +215,27 @@ class SemanticSearch(Generic[P]):
     async def _near_sketches(self, query: SemanticQuery) -> Sequence[Neighbor] | Lookup:
         """Return the entries with the nearest sketches, or a miss if none is near enough.
 
-        A small share of the questions that are near nothing passes, too.
+        A small share of the questions that are near nothing passes, too. If no question can be a
+        hit now, only a share of them is compared at all.
         """
         query.sketch = self.entries.sketch(query.text, query.context.tenant)
         if query.sketch is None:
             too_long = self.entries.is_too_long(query.text)
             return query.miss("too-long" if too_long else "unknown-words")
-        query.gate = query.gate if query.gated else self.policy.gate(query.context)
-        nearest = await self.replica.search(query.group, query.sketch, 1, query.gate.least)
+        if query.gated is None:
+            query.gate = self.policy.gate(query.context)
+        gate = query.gate
+        if gate.passing < 1 and self.draw() >= gate.passing:
+            query.gated = GateOutcome.SKIPPED
+            return query.miss("veto", gate.refusal)
+        nearest = await self.replica.search(query.group, query.sketch, 1, gate.least)
         query.add_time("lookup_s")
         if not nearest and not self.replica.index.size(query.group):
             return miss("empty-partition")
-        if nearest and nearest[0].similarity >= query.gate.least:
+        if nearest and nearest[0].similarity >= gate.least:
             query.gated = GateOutcome.PASSED
         elif query.gated is None:
-            sampled = self.draw() < query.gate.share
+            sampled = self.draw() * gate.passing < gate.share
             query.gated = GateOutcome.SAMPLED if sampled else GateOutcome.STOPPED
         if query.gated is GateOutcome.STOPPED:
             return BELOW_GATE
@@ -445,10 +454,10 @@ class SemanticQuery:
         """Return the longest wait for the question's encoding, and for those of its history."""
         return self.longest_s if self.max_wait is None else self.max_wait()
 
-    def miss(self, reason: str) -> Lookup:
-        """Return a miss because of the question itself, which no entry can change."""
+    def miss(self, reason: str, veto: str | None = None) -> Lookup:
+        """Return a miss that no entry can change: because of the question itself, or its domain."""
         self.refused = True
-        return miss(reason)
+        return miss(reason, veto=veto)
 
     def add_time(self, name: str) -> None:
         """Add the time since the last call, or since the start, to a field."""

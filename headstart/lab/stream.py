@@ -324,8 +324,10 @@ class _ReplayedCache(Generic[P, R]):
         if prepared.sketch is None:
             return self._judge(row, prepared, near)
         nearest, gate = near[0].similarity, policy.gate(MatchContext())
+        if gate.passing < 1 and self._run.draw() >= gate.passing:
+            return PlayedPrompt(row, served=False, refusal=gate.refusal or "policy")
         sampled = nearest < gate.least
-        if sampled and self._run.draw() >= gate.share:
+        if sampled and self._run.draw() * gate.passing >= gate.share:
             return PlayedPrompt(row, served=False, refusal="threshold")
         step = self._judge(row, prepared, near)
         compared = step.neighbor is not None or step.refusal == HISTORY

@@ -14,6 +14,10 @@ nearest sketch. The gate is the upper end of the highest closed range.
 - **The lost hits are measured.** A small share of the questions below the gate is encoded
   nevertheless. If too many of them are hits, the gate is lowered. The share falls while such
   questions show no sign of a hit, and rises at the first sign.
+- **While nothing is served,** a question is compared only for its label. So once the gate is at
+  0.7 (``FEW_NEAR``), only a share of the questions is compared: all, if one in ten of those that
+  reached the gate (``HOPEFUL``) had an equal answer, otherwise fewer in proportion, but at least
+  one in eight (``LEAST_PASSING``).
 
 **How long a question may wait** for the encoder: as long as the time that it is expected to save.
 This is the time to the first byte of a fresh answer, which is learned by route and model, times the
@@ -23,6 +27,7 @@ share of hits among the encoded questions of the domain.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
 
 
 LOWEST, WIDTH, RANGES = 0.3, 0.1, 6
-"""The ranges in which labels are counted: from 0.3 to 0.9. Above, every question is encoded."""
+"""The ranges that may be closed: from 0.3 to 0.9. Above, every question may be encoded."""
 HIGHEST = LOWEST + RANGES * WIDTH
 WORTH = 0.02
 """A range is closed if a smaller share of its questions had an equal answer. An encoding costs
@@ -65,8 +70,23 @@ HALVED_AFTER = 50
 MOST_FRUITLESS = 3 * HALVED_AFTER
 """After so many fruitless samples the share is a quarter, and is not lowered further. Then fewer
 than one question below the gate in fifty is a hit: by ``WORTH`` they are not worth encoding."""
+CHANCE = 2.5
+"""A sign needs more equal answers than the judge's errors explain, by this many standard
+deviations. So with a judge that errs once in eight, a single equal answer is no sign."""
+MOST_BY_CHANCE = 1.0
+"""Equal answers are counted anew when the judge's errors explain so many of them, so that many
+different answers in the past do not hide a change."""
 NOTHING_SERVED = -1
 """The number of all rules by which no question can be a hit now, unless an alarm is the reason."""
+HOPEFUL = 0.1
+"""From this share of equal answers on, a domain that serves nothing gets all labels. Traffic from
+which a rule can be learned has far more of them."""
+FEW_NEAR = LOWEST + 4 * WIDTH
+"""With a lower gate all questions are compared: such a question has many entries near it, and where
+not all questions are compared these have no encodings yet, so up to eight would be encoded."""
+LEAST_PASSING = 1 / 8
+"""The least share of the questions that are compared. A change of traffic is noticed by those of
+them that reach the gate: two equal answers may be enough."""
 SAME_GATE = STEP / 2
 """A gate that has moved farther than this stops other questions, so all samples count anew."""
 MOST_DOMAINS = 4096
@@ -78,9 +98,8 @@ HIT_MEMORY = 32
 
 
 def range_of(similarity: float) -> int | None:
-    """Return the range of a similarity; None: it is above or below all ranges."""
-    place = int((similarity - LOWEST) / WIDTH) if similarity >= LOWEST else -1
-    return place if 0 <= place < RANGES else None
+    """Return the range of a similarity; ``RANGES``: it is above all; None: it is below all."""
+    return min(int((similarity - LOWEST) / WIDTH), RANGES) if similarity >= LOWEST else None
 
 
 class SketchLabels(Frozen, frozen=True, array_like=True):
@@ -89,25 +108,34 @@ class SketchLabels(Frozen, frozen=True, array_like=True):
     compared: tuple[float, ...] = (0.0,) * RANGES
     same: tuple[float, ...] = (0.0,) * RANGES
     """Labels with equal answers, without pairs that a guard vetoed."""
+    compared_above: float = 0.0
+    """Labels above all ranges."""
+    same_above: float = 0.0
 
     def with_label(self, similarity: float, *, same: bool) -> SketchLabels:
         """Return the counts with one more label."""
         place = range_of(similarity)
         if place is None:
             return self
-        compared, equal = list(self.compared), list(self.same)
+        compared = [*self.compared, self.compared_above]
+        equal = [*self.same, self.same_above]
         if compared[place] >= FORGET_AT:
             compared[place], equal[place] = compared[place] / 2, equal[place] / 2
         compared[place] += 1
         equal[place] += same
-        return SketchLabels(compared=tuple(compared), same=tuple(equal))
+        return SketchLabels(
+            compared=tuple(compared[:RANGES]),
+            same=tuple(equal[:RANGES]),
+            compared_above=compared[RANGES],
+            same_above=equal[RANGES],
+        )
 
 
 class GateCounts(Frozen, frozen=True):
     """The questions of a domain that this process compared with its gate. Immutable."""
 
-    passed: tuple[float, ...] = (0.0,) * RANGES
-    """Number of questions that were encoded, by the range of their nearest sketch."""
+    passed: tuple[float, ...] = (0.0,) * (RANGES + 1)
+    """Number of questions that were encoded and no hits, by the range of their nearest sketch."""
     hits: float = 0.0
     """Hits whose sketches reached the gate, since the gate was last changed."""
     found: int = 0
@@ -126,17 +154,33 @@ class GateCounts(Frozen, frozen=True):
     hit_share: float = FIRST_HIT_SHARE
     """The share of the encoded questions that were hits lately, without the sampled ones."""
 
-    def gate(self, least: float, rule: int = 0, equal: float = 0.0) -> Gate:
+    def gate(
+        self,
+        least: float,
+        *,
+        passing: float = 1.0,
+        refusal: str | None = None,
+        rule: int = 0,
+        equal: float = 0.0,
+        by_chance: float = 0.0,
+    ) -> Gate:
         """Return a gate with the share of the questions below it that are encoded nevertheless."""
-        count = min(self._fruitless_below(least, rule, equal), MOST_FRUITLESS)
-        share = GATE_SAMPLE * HALVED_AFTER / (HALVED_AFTER + count)
-        return Gate(least=least, share=share, rule=rule, equal=equal)
+        count = min(self._fruitless_below(least, rule, equal, by_chance), MOST_FRUITLESS)
+        return Gate(
+            least=least,
+            share=GATE_SAMPLE * HALVED_AFTER / (HALVED_AFTER + count),
+            passing=passing,
+            refusal=refusal,
+            rule=rule,
+            equal=equal,
+            by_chance=by_chance,
+        )
 
-    def _fruitless_below(self, least: float, rule: int, equal: float) -> int:
+    def _fruitless_below(self, least: float, rule: int, equal: float, by_chance: float) -> int:
         """Return the fruitless samples that say something about the questions below a gate.
 
-        If nothing is served, the gate costs no hits. Then only an equal answer or a gate that was
-        lowered is a sign.
+        If nothing is served, the gate costs no hits. Then only equal answers or a gate that was
+        lowered are a sign.
         """
         known, nothing = self.fruitless_at, rule == NOTHING_SERVED
         if known is None:
@@ -144,7 +188,9 @@ class GateCounts(Frozen, frozen=True):
         if nothing and least > known.least + SAME_GATE:
             return self.fruitless
         other = known.rule != rule and not nothing
-        if other or abs(known.least - least) > SAME_GATE or known.equal < equal:
+        errors = max(by_chance - known.by_chance, 0.0)
+        equal_now = equal - known.equal > errors + CHANCE * sqrt(errors)
+        if other or abs(known.least - least) > SAME_GATE or equal_now:
             return 0
         return self.fruitless
 
@@ -164,7 +210,7 @@ class GateCounts(Frozen, frozen=True):
         for a different answer.
         """
         passed, place = self.passed, range_of(similarity)
-        if place is not None:
+        if place is not None and not served:
             seen = passed[place] + (1.0 if judged else 1 / UNLABELLED)
             seen = seen / 2 if seen >= FORGET_AT / UNLABELLED else seen
             passed = (*passed[:place], seen, *passed[place + 1 :])
@@ -184,10 +230,9 @@ class GateCounts(Frozen, frozen=True):
 
     def _with_sample(self, passed: tuple[float, ...], gate: Gate, *, served: bool) -> GateCounts:
         if not served:
-            count = self._fruitless_below(gate.least, gate.rule, gate.equal)
+            count = self._fruitless_below(gate.least, gate.rule, gate.equal, gate.by_chance)
             kept = self.fruitless_at if count else None
-            # Counts of labels are halved now and then. So the least number of them is kept.
-            if kept is None or gate.rule == NOTHING_SERVED or kept.equal > gate.equal:
+            if kept is None or _is_outdated(kept, gate):
                 kept = gate
             return msgspec.structs.replace(
                 self, passed=passed, fruitless=count + 1, fruitless_at=kept
@@ -204,6 +249,20 @@ class GateCounts(Frozen, frozen=True):
         return counts
 
 
+def _is_outdated(kept: Gate, gate: Gate) -> bool:
+    """Tell whether equal answers must be counted from ``gate`` on, and no more from ``kept``.
+
+    Labels are counted from another gate on, or were halved, or enough of them were seen.
+    """
+    by_chance = gate.by_chance - kept.by_chance
+    return (
+        kept.rule != gate.rule
+        or abs(kept.least - gate.least) > SAME_GATE
+        or gate.equal < kept.equal
+        or not 0 <= by_chance <= MOST_BY_CHANCE
+    )
+
+
 def _anew(counts: GateCounts, lowered: float) -> GateCounts:
     """Return the counts for a gate that is lowered by this distance: no hits yet."""
     return msgspec.structs.replace(counts, hits=0.0, found=0, missed=0.0, lowered=lowered)
@@ -217,38 +276,53 @@ def gate_of(
     learned: bool,
     least_served: float | None,
     rule: int = 0,
+    refusal: str | None = None,
 ) -> Gate:
     """Return the gate of a domain.
 
     ``learned`` tells whether the domain has a learned rule. ``least_served`` is the lowest
-    similarity that this rule serves, or None if it serves nothing. ``rule`` changes when another
-    rule decides about hits, and may be ``NOTHING_SERVED``. The gate is the upper end of the highest
-    closed range.
+    similarity that this rule serves, or None if it serves nothing; ``refusal`` is the reason for
+    that. ``rule`` changes when another rule decides about hits, and may be ``NOTHING_SERVED``. The
+    gate is the upper end of the highest closed range.
     """
     gate = OPEN
-    seen_from_here_up = equal_from_here_up = 0.0
+    seen_from_here_up = equal_from_here_up = reached = equal_reached = 0.0
     discernment = 1 - noise.false_agree - noise.false_disagree
-    ranges = list(enumerate(zip(labels.compared, labels.same, counts.passed, strict=True)))
-    for place, (compared, same, passed) in reversed(ranges):
-        seen_here = max(compared, UNLABELLED * passed)
+    compared, same = (*labels.compared, labels.compared_above), (*labels.same, labels.same_above)
+    for place in range(RANGES, -1, -1):
+        seen_here = max(compared[place], UNLABELLED * counts.passed[place])
         # The equal answers without the errors of the judge (Rogan and Gladen 1978).
-        equal_here = (same - noise.false_agree * compared) / discernment
-        seen_from_here_up += seen_here
-        equal_from_here_up += equal_here
-        share = (max(equal_from_here_up, 0.0) + UNKNOWN) / (seen_from_here_up + 1)
-        if learned:
-            share = min(share, (max(equal_here, 0.0) + UNKNOWN) / (seen_here + 1))
-        if share < WORTH:
-            gate = LOWEST + (place + 1) * WIDTH
-            break
+        equal_here = (same[place] - noise.false_agree * compared[place]) / discernment
+        if place < RANGES:
+            seen_from_here_up += seen_here
+            equal_from_here_up += equal_here
+            share = (max(equal_from_here_up, 0.0) + UNKNOWN) / (seen_from_here_up + 1)
+            if learned:
+                share = min(share, (max(equal_here, 0.0) + UNKNOWN) / (seen_here + 1))
+            if share < WORTH:
+                gate = LOWEST + (place + 1) * WIDTH
+                break
+        reached += seen_here
+        equal_reached += equal_here
+    passing = 1.0
+    if rule == NOTHING_SERVED and gate >= FEW_NEAR:
+        hope = (max(equal_reached, 0.0) + UNKNOWN) / (reached + 1)
+        passing = min(max(hope / HOPEFUL, LEAST_PASSING), 1.0)
     if least_served is not None:
         gate = max(gate, min(least_served - MARGIN, HIGHEST))
     if learned:
         gate = max(gate, LOWEST)
     if gate != OPEN:
         gate = max(gate - counts.lowered, LOWEST)
-    closed = int((gate - LOWEST) / WIDTH + 0.001)  # the upper end of a range belongs to the next
-    return counts.gate(gate, rule, sum(labels.same[: max(closed, 0)]))
+    closed = max(int((gate - LOWEST) / WIDTH + 0.001), 0)  # a range ends where the next begins
+    return counts.gate(
+        gate,
+        passing=passing,
+        refusal=refusal,
+        rule=rule,
+        equal=sum(labels.same[:closed]),
+        by_chance=noise.false_agree * sum(labels.compared[:closed]),
+    )
 
 
 NOTHING_SEEN = GateCounts()

@@ -521,9 +521,7 @@ def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:
 
 def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:
     if threshold is None:
-        if domain.alarmed:
-            return "alarm"
-        return "unlearned" if domain.rule is Rule.COLD_START else "unqualified"
+        return domain.refusal
     return None if reached >= threshold else "threshold"
 
 

@@ -272,6 +272,43 @@ async def test_a_question_is_drawn_with_the_share_of_its_gate_and_a_hit_stands_f
     assert seen[1].stands_for == pytest.approx(100)
 
 
+async def test_where_nothing_is_served_only_a_share_of_the_questions_is_compared(
+    rig: CacheRig,
+) -> None:
+    rig.policy.passing, rig.policy.refusal = 0.25, "unlearned"
+    await put(rig, "a", "one@0")
+    for drawn, texts in ((0.26, []), (0.24, ["uno@70~0", "one@0"])):
+        rig.cache._search.draw = lambda drawn=drawn: drawn  # type: ignore[union-attr]
+        lookup = await find(rig, "uno@70~0")
+        assert lookup.entry is None
+        assert encoded(rig) == texts
+        if not texts:
+            assert (lookup.reason, lookup.veto, lookup.similarity) == ("veto", "unlearned", None)
+    assert gated(rig) == [GateOutcome.SKIPPED, GateOutcome.PASSED]
+    assert rig.policy.judged == [False]  # a question that was not compared is not counted
+
+
+async def test_as_many_questions_below_the_gate_are_sampled_where_not_all_are_compared(
+    rig: CacheRig,
+) -> None:
+    rig.policy.passing, rig.policy.refusal, rig.policy.share = 0.25, "unlearned", 0.01
+    await put(rig, "a", "one@0")
+    for drawn in ((0.2, 0.039), (0.2, 0.041)):
+        rig.cache._search.draw = iter(drawn).__next__  # type: ignore[union-attr]
+        await find(rig, "uno@0~80")
+    assert gated(rig)[-1] is GateOutcome.STOPPED
+    assert gated(rig)[0] in (GateOutcome.SAMPLED, GateOutcome.FOUND)
+
+
+async def test_a_question_that_cannot_be_a_hit_does_not_wait_for_an_entry(rig: CacheRig) -> None:
+    rig.policy.refusal = "unqualified"
+    await put(rig, "a", "far@80")
+    arrived = rig.cache.expect(key("one@0"), "")
+    with anyio.fail_after(10):
+        assert (await find(rig, "uno@0")).entry is None
+    arrived()
+
+
 async def test_the_gate_learns_whether_a_question_had_a_neighbour_to_judge(
     rig: CacheRig,
 ) -> None:

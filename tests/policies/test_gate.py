@@ -15,6 +15,7 @@ from headstart.policies.gate import (
     HALVED_AFTER,
     HIGHEST,
     HIT_MEMORY,
+    LEAST_PASSING,
     LOWEST,
     MARGIN,
     MOST_DOMAINS,
@@ -75,7 +76,7 @@ def fruitless(count: int, gate: Gate = GATE, counts: GateCounts | None = None) -
 
 
 def share(counts: GateCounts, gate: Gate = GATE) -> float:
-    return counts.gate(gate.least, gate.rule, gate.equal).share
+    return counts.gate(gate.least, rule=gate.rule, equal=gate.equal).share
 
 
 def after(counts: GateCounts, hits: int, found: int) -> GateCounts:
@@ -147,6 +148,14 @@ def test_questions_that_give_no_labels_close_a_range_later() -> None:
         counts = counts.with_question(0.55, GATE, sampled=False, served=False)
     assert gate(counts=counts) == pytest.approx(0.6)
     assert gate(labelled({0.55: (5, 3)}), counts) == LOWEST
+
+
+def test_hits_that_give_no_labels_close_no_range() -> None:
+    counts = GateCounts()
+    for _ in range(1000):
+        counts = counts.with_question(0.95, GATE, sampled=False, served=True)
+        counts = counts.with_question(0.75, GATE, sampled=False, served=True)
+    assert gate(counts=counts, learned=False) == OPEN
 
 
 def test_questions_without_a_neighbour_to_judge_close_a_range_as_labels_do() -> None:
@@ -254,6 +263,64 @@ def test_where_nothing_is_served_only_equal_answers_restore_the_full_sample() ->
     assert share(GateCounts(), gate) == share(counts, gate) == LEAST_SAMPLE
     assert share(counts, equal) == GATE_SAMPLE
     assert share(fruitless(HALVED_AFTER, equal, counts), equal) == pytest.approx(GATE_SAMPLE / 2)
+
+
+def test_a_judge_that_errs_needs_more_than_chance_to_restore_the_full_sample() -> None:
+    rule, noise = NOTHING_SERVED, JudgeNoise(false_agree=0.133)
+
+    def gate_after(labels: SketchLabels, counts: GateCounts) -> Gate:
+        return gate_of(labels, counts, noise, learned=False, least_served=None, rule=rule)
+
+    labels = labelled({0.55: (100, 13), 0.85: (100, 0)})
+    counts = fruitless(1, gate_after(labels, GateCounts()))
+    for equal, sign in ((1, False), (2, True)):
+        more = labels
+        for _ in range(equal):
+            more = more.with_label(0.55, same=True)
+        assert (gate_after(more, counts).share == GATE_SAMPLE) is sign
+    for number in range(16):
+        labels = labels.with_label(0.55, same=number % 8 == 0)
+        assert gate_after(labels, counts).share == LEAST_SAMPLE
+
+
+def test_many_different_answers_of_the_past_do_not_hide_a_change() -> None:
+    noise = JudgeNoise(false_agree=0.133)
+    labels, counts, number = labelled({0.55: (30, 0), 0.85: (60, 0)}), GateCounts(), 0
+
+    def gate_now() -> Gate:
+        return gate_of(labels, counts, noise, learned=False, least_served=None, rule=NOTHING_SERVED)
+
+    for _ in range(300):
+        labels = labels.with_label(0.55, same=False)
+        counts = fruitless(1, gate_now(), counts)
+        assert gate_now().share == LEAST_SAMPLE
+    while gate_now().share == LEAST_SAMPLE:
+        number += 1
+        labels = labels.with_label(0.55, same=True)
+        counts = fruitless(1, gate_now(), counts)
+    assert number <= 5
+
+
+def test_while_nothing_is_served_hardly_any_question_is_encoded_for_its_label_alone() -> None:
+    def passing(labels: SketchLabels, rule: int = NOTHING_SERVED) -> float:
+        counts = GateCounts()
+        gate = gate_of(labels, counts, EXACT_JUDGE, learned=False, least_served=None, rule=rule)
+        return gate.passing
+
+    hopeless = labelled({0.85: (40, 0), 0.95: (100, 0)})
+    assert passing(NOTHING) == 1.0
+    assert passing(hopeless) == LEAST_PASSING
+    hopeful = hopeless.with_label(0.95, same=True).with_label(0.95, same=True)
+    assert passing(hopeful) > LEAST_PASSING
+    assert passing(hopeless, rule=0) == 1.0  # there any question may be a hit
+    some = {0.65: (100, 0), 0.75: (20, 1), 0.85: (20, 1), 0.95: (60, 3)}
+    assert passing(labelled(some)) == pytest.approx(0.5, rel=0.1)
+    assert passing(labelled({0.85: (40, 4), 0.95: (60, 6), 0.45: (200, 40)})) == 1.0
+    # What the gate stops says nothing about the questions that it lets pass.
+    assert passing(labelled({0.65: (300, 0), 0.85: (20, 4)})) == 1.0
+    # With a low gate each compared question would need the encodings of many entries.
+    assert passing(labelled({0.55: (100, 0), 0.95: (100, 0)})) == 1.0
+    assert passing(labelled({0.65: (100, 0), 0.95: (100, 0)})) == LEAST_PASSING
 
 
 def test_where_nothing_is_served_a_higher_gate_is_no_sign_and_a_lower_one_is() -> None:

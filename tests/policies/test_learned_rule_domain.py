@@ -144,6 +144,8 @@ def test_each_rule_of_a_domain_has_a_gate_of_its_own() -> None:
     for domain in (Domain(ERROR_LIMIT), serving, alarmed):
         assert domain.gate(GateCounts()).share == GATE_SAMPLE
     assert unqualified.gate(GateCounts()).share < GATE_SAMPLE / 2
+    refusals = [domain.gate(GateCounts()).refusal for domain in domains]
+    assert refusals == [None, None, "alarm", "unqualified"]
 
 
 def test_the_gate_tells_of_equal_answers_below_it() -> None:
@@ -165,6 +167,9 @@ def test_labels_are_counted_by_the_nearest_sketch() -> None:
     domain.apply(label(2, 1.0, None, sketch=0.65))
     assert [*domain.sketch_labels.compared] == [0, 0, 0, 4, 0, 0]
     assert [*domain.sketch_labels.same] == [0, 0, 0, 2, 0, 0]
+    for same in (True, False, False):
+        domain.apply(label(3, 1.0, same, sketch=0.95))
+    assert (domain.sketch_labels.compared_above, domain.sketch_labels.same_above) == (3, 1)
     assert Domain.restore(ERROR_LIMIT, domain.snapshot()).sketch_labels == domain.sketch_labels
 
 

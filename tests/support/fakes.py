@@ -116,13 +116,17 @@ class FakeMatchPolicy:
         """The gate."""
         self.share = 0.02
         """The share of the questions below it that are encoded nevertheless."""
+        self.passing = 1.0
+        """The share of the other questions that are encoded."""
+        self.refusal: str | None = None
+        """Why nothing is served."""
         self.hits: list[bool] = []
         """The hits: whether they were found below the gate."""
         self.judged: list[bool] = []
         """Whether encoded questions had a neighbour to judge."""
 
     def gate(self, context: MatchContext) -> Gate:
-        return Gate(least=self.least, share=self.share)
+        return Gate(least=self.least, share=self.share, passing=self.passing, refusal=self.refusal)
 
     def hit_share(self, context: MatchContext) -> float:
         return 0.25

@@ -529,6 +529,12 @@ class Domain:
         """True from an alarm until there are enough new labels. Meanwhile nothing is served."""
         return self._state.alarmed
 
+    @property
+    def refusal(self) -> str:
+        """The veto of a ``Verdict`` while there is no threshold."""
+        unlearned = "unlearned" if self.rule is Rule.COLD_START else "unqualified"
+        return "alarm" if self._state.alarmed else unlearned
+
     def threshold(self, max_error: float | None = None) -> float | None:
         """Return the least score (at cold start: similarity) of a hit; None: serve nothing.
 
@@ -548,17 +554,14 @@ class Domain:
         return self._state.sketches
 
     def gate(self, counts: GateCounts) -> Gate:
-        """Return which questions are worth encoding.
-
-        ``counts`` has the questions that this process has seen at the gate.
-        """
+        """Return which questions are worth encoding. ``counts`` has those of this process."""
         known = self._gate
         if known is None or known[0] is not self._state or known[1] is not counts:
             threshold, learned = self.threshold(), self.rule is Rule.LEARNED
-            alarms, alarmed = self._state.counts.alarms, self._state.alarmed
-            rule = 4 * alarms + 2 * alarmed + learned
-            if threshold is None and not alarmed:
-                rule = NOTHING_SERVED
+            refusal, alarmed = None, self._state.alarmed
+            rule = 4 * self._state.counts.alarms + 2 * alarmed + learned
+            if threshold is None:
+                refusal, rule = self.refusal, rule if alarmed else NOTHING_SERVED
             gate = gate_of(
                 self.sketch_labels,
                 counts,
@@ -566,6 +569,7 @@ class Domain:
                 learned=learned,
                 least_served=self._least_above(threshold) if learned else None,
                 rule=rule,
+                refusal=refusal,
             )
             known = self._gate = self._state, counts, gate
         return known[2]
