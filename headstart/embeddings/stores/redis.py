@@ -45,6 +45,7 @@ import time
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+import anyio
 import msgspec
 from redis.exceptions import RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -468,6 +469,12 @@ def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[d
     yield change
 
 
+def _cancellations() -> int:
+    """Return how often the current task was cancelled, without timeouts that are over."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
 def _milliseconds(ttl_s: float) -> int:
     """Return a TTL for Redis, which takes none below 1."""
     return max(math.ceil(ttl_s * 1000), 1)
@@ -780,13 +787,22 @@ class RedisStore(RecordStore):
 
     @contextlib.contextmanager
     def _failing_fast(self) -> Iterator[None]:
-        """Turn errors of redis-py into StoreError; raise one at once while the store pauses."""
+        """Turn errors of redis-py into StoreError; raise one at once while the store pauses.
+
+        Before Python 3.12 redis-py may lose a cancellation, because ``asyncio.wait_for`` does. Then
+        this raises it again, so that the task ends.
+        """
         if time.monotonic() < self._paused_until:
             raise StoreError("Redis did not answer a moment ago")
+        cancellations, failure = _cancellations(), None
         try:
             yield
-        except RedisTimeoutError as error:
-            self._paused_until = time.monotonic() + PAUSE_S
-            raise StoreError(explain(error)) from error
         except (RedisError, RedisClusterException, OSError) as error:
-            raise StoreError(explain(error)) from error
+            failure = error
+        if isinstance(failure, RedisTimeoutError):
+            self._paused_until = time.monotonic() + PAUSE_S
+        # AnyIO cancels again by itself.
+        if _cancellations() > cancellations and anyio.current_effective_deadline() > -math.inf:
+            raise asyncio.CancelledError
+        if failure is not None:
+            raise StoreError(explain(failure)) from failure

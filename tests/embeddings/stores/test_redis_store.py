@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import time
 from contextlib import AsyncExitStack, closing
@@ -48,6 +50,43 @@ def own_server() -> Iterator[RedisServer]:
 async def hurt(own_server: RedisServer) -> AsyncIterator[Stores]:
     async with AsyncExitStack() as exits:
         yield Stores(own_server.url, exits)
+
+
+# --- cancellations ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", range(10))
+async def test_a_cancelled_call_ends_its_task_in_every_step(hurt: Stores, steps: int) -> None:
+    store = await hurt.open()
+    ended = []
+
+    async def ask() -> None:
+        with contextlib.suppress(StoreError):
+            await store.secret()
+        ended.append("by itself")
+
+    for _ in range(20):
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(ask())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            was_running, before = task.cancel(), len(ended)
+        assert task.cancelled() == was_running
+        assert len(ended) == before
+
+
+@pytest.mark.parametrize("steps", range(10))
+async def test_a_scope_of_anyio_ends_the_calls_within_it(hurt: Stores, steps: int) -> None:
+    store = await hurt.open()
+    for _ in range(20):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(store.secret)
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                scope.cancel()
+        async with asyncio.timeout(PATIENCE_S):  # raises nothing that the scope should have caught
+            assert len(await store.secret()) == 32
 
 
 # --- a server that fails -----------------------------------------------------------------------
