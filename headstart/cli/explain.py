@@ -176,7 +176,8 @@ def _why_unjudged(served: Served) -> str:
     unjudged = "No neighbour was judged by the learned rule"
     if served.reason is None:
         return f"{unjudged}."
-    why = _UNJUDGED.get(served.reason, f"the reason is {served.reason}")
+    why = _REFUSED.get(served.veto or "")
+    why = why or _UNJUDGED.get(served.reason, f"the reason is {served.reason}")
     near = "" if served.similarity is None else f" (the nearest has {served.similarity:.4f})"
     return f"{unjudged}: {why}{near}."
 

@@ -180,7 +180,7 @@ class ReplayRun(NamedTuple, Generic[P, R]):
 
     ``truth`` gives the score; ``judge`` labels the answers for the learner. ``draw`` gives uniform
     numbers in [0, 1) that select audits. With ``shadow`` no answer is served: every prompt is
-    stored, and every judged neighbour is labelled.
+    stored, and every judged neighbour is labelled, also where a domain would compare fewer.
     """
 
     policy: MatchPolicy[P]
@@ -324,10 +324,11 @@ class _ReplayedCache(Generic[P, R]):
         if prepared.sketch is None:
             return self._judge(row, prepared, near)
         nearest, gate = near[0].similarity, policy.gate(MatchContext())
-        if gate.passing < 1 and self._run.draw() >= gate.passing:
+        passing = 1.0 if self._run.shadow else gate.passing
+        if passing < 1 and self._run.draw() >= passing:
             return PlayedPrompt(row, served=False, refusal=gate.refusal or "policy")
         sampled = nearest < gate.least
-        if sampled and self._run.draw() * gate.passing >= gate.share:
+        if sampled and self._run.draw() * passing >= gate.share:
             return PlayedPrompt(row, served=False, refusal="threshold")
         step = self._judge(row, prepared, near)
         compared = step.neighbor is not None or step.refusal == HISTORY

@@ -86,7 +86,7 @@ FEW_NEAR = LOWEST + 4 * WIDTH
 not all questions are compared these have no encodings yet, so up to eight would be encoded."""
 LEAST_PASSING = 1 / 8
 """The least share of the questions that are compared. A change of traffic is noticed by those of
-them that reach the gate: two equal answers may be enough."""
+them that reach the gate: two equal answers may be enough, after 200 different ones 22 are."""
 SAME_GATE = STEP / 2
 """A gate that has moved farther than this stops other questions, so all samples count anew."""
 MOST_DOMAINS = 4096
@@ -304,16 +304,16 @@ def gate_of(
                 break
         reached += seen_here
         equal_reached += equal_here
-    passing = 1.0
-    if rule == NOTHING_SERVED and gate >= FEW_NEAR:
-        hope = (max(equal_reached, 0.0) + UNKNOWN) / (reached + 1)
-        passing = min(max(hope / HOPEFUL, LEAST_PASSING), 1.0)
     if least_served is not None:
         gate = max(gate, min(least_served - MARGIN, HIGHEST))
     if learned:
         gate = max(gate, LOWEST)
     if gate != OPEN:
         gate = max(gate - counts.lowered, LOWEST)
+    passing = 1.0
+    if rule == NOTHING_SERVED and gate >= FEW_NEAR:
+        hope = (max(equal_reached, 0.0) + UNKNOWN) / (reached + 1)
+        passing = min(max(hope / HOPEFUL, LEAST_PASSING), 1.0)
     closed = max(int((gate - LOWEST) / WIDTH + 0.001), 0)  # a range ends where the next begins
     return counts.gate(
         gate,

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -180,6 +181,13 @@ def test_a_miss_that_no_rule_judged_has_its_reason_in_words(
     shown = io.StringIO()
     print_explained(Console(file=shown, width=200), row, None)
     assert f"No neighbour was judged by the learned rule: {said}" in shown.getvalue()
+
+
+def test_a_question_that_was_not_compared_tells_why_nothing_is_served() -> None:
+    row = msgspec.structs.replace(served(reason="veto"), veto="unqualified")
+    shown = io.StringIO()
+    print_explained(Console(file=shown, width=200), row, None)
+    assert ": the learned rule has no threshold here that keeps max_error." in shown.getvalue()
 
 
 def test_explain_lists_the_upstreams_that_were_asked(

@@ -8,7 +8,7 @@ import msgspec
 
 from headstart.decisions import Label, LabelSource
 from headstart.lab.rates import LabelledPrompt, ordering_report, same_class, stream_report
-from headstart.lab.stream import ReplayRun, play
+from headstart.lab.stream import PreparedPrompt, ReplayRun, play
 from support.angles import ByAngle, conversation, key, labelled, prepare
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ def played(
 ) -> Ordering:
     run = ReplayRun(policy, learner, same_class, same_class, lambda: drawn)
     return ordering_report(play(rows, prepare, run), seed=None)
+
+
+def prepare_with_sketch(text: str, task: str = "") -> PreparedPrompt[str]:
+    prepared = prepare(text, task)
+    return prepared._replace(sketch=prepared.vector)
 
 
 def test_stream_hits_what_it_stored_and_stores_only_misses() -> None:
@@ -168,6 +173,17 @@ def test_a_shadow_serves_nothing_stores_all_and_labels_all() -> None:
     assert steps[2].place == 1  # a hit would not have been stored
     assert [label.source for label in notes.labels] == [LabelSource.MISS] * 2
     assert all(label.stored and not label.served for label in notes.labels)
+
+
+def test_where_nothing_is_served_questions_are_left_out_but_not_in_a_shadow() -> None:
+    rows = [labelled("north", "n"), labelled("northish", "n"), labelled("northward", "n")]
+    for shadow, refused in ((False, ["nothing-stored", "unqualified", "unqualified"]), (True, [])):
+        policy, notes = ByAngle(), Notebook()
+        policy.passing, policy.refusal = 0.25, "unqualified"
+        run = ReplayRun(policy, notes, same_class, same_class, lambda: 0.25, shadow=shadow)
+        steps = list(play(rows, prepare_with_sketch, run))
+        assert [step.refusal for step in steps] == (refused or ["nothing-stored", "", ""])
+        assert len(notes.labels) == (2 if shadow else 0)
 
 
 def test_another_conversation_is_no_candidate_and_teaches_nothing() -> None:

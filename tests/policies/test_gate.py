@@ -302,8 +302,8 @@ def test_many_different_answers_of_the_past_do_not_hide_a_change() -> None:
 
 
 def test_while_nothing_is_served_hardly_any_question_is_encoded_for_its_label_alone() -> None:
-    def passing(labels: SketchLabels, rule: int = NOTHING_SERVED) -> float:
-        counts = GateCounts()
+    def passing(labels: SketchLabels, rule: int = NOTHING_SERVED, lowered: float = 0.0) -> float:
+        counts = GateCounts(lowered=lowered)
         gate = gate_of(labels, counts, EXACT_JUDGE, learned=False, least_served=None, rule=rule)
         return gate.passing
 
@@ -320,7 +320,9 @@ def test_while_nothing_is_served_hardly_any_question_is_encoded_for_its_label_al
     assert passing(labelled({0.65: (300, 0), 0.85: (20, 4)})) == 1.0
     # With a low gate each compared question would need the encodings of many entries.
     assert passing(labelled({0.55: (100, 0), 0.95: (100, 0)})) == 1.0
-    assert passing(labelled({0.65: (100, 0), 0.95: (100, 0)})) == LEAST_PASSING
+    near = labelled({0.65: (100, 0), 0.95: (100, 0)})
+    assert passing(near) == LEAST_PASSING
+    assert passing(near, lowered=0.05) == 1.0
 
 
 def test_where_nothing_is_served_a_higher_gate_is_no_sign_and_a_lower_one_is() -> None:

@@ -538,6 +538,10 @@ _DERIVED = words_of("a e i n s y an en ean ian ese ish") | {""}
 _LEAST_SHARED_LETTERS = 4
 _PLURAL_NAME = re.compile(r"\w[^\W\d_A-Z]*[^\W\d_A-Zsui]s")
 """Matches a capital letter, small letters and the ending of a plural."""
+_ANY_NUMBER = "'s"
+"""Marks a name that may mean the same as its plural: "Wendy's" and "Wendys", "a Tesla" and
+"Teslas"."""
+_BEFORE_ONE = words_of("a an my")
 _TITLE_SHARE = 0.8
 """A prompt with this share of capitalised words is a title, and its capitals do not show names."""
 
@@ -596,8 +600,8 @@ def names(text: str, words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[
     """Return the capitalised words inside sentences, and those of them that are plurals.
 
     They are stems, the first ones in their order. A plural such as "Aliens" counts only if the name
-    has one word, as "New Years Eve" has not. In a prompt with nearly all words capitalised,
-    capitals do not show names: both are empty.
+    has one word, as "New Years Eve" has not. The others may have ``_ANY_NUMBER``. In a prompt with
+    nearly all words capitalised, capitals do not show names: both are empty.
     """
     plain = [word for word in words if word.kind == "word" and len(word.text) > 1]
     capitals = sum([word.capital for word in plain])
@@ -614,6 +618,8 @@ def names(text: str, words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[
             beside = *words[max(place - 1, 1) : place], *words[place + 1 : place + 2]
             if not any(each.capital for each in beside):
                 plurals.add(stemmed)
+        elif word.text.endswith("'s") or (place and words[place - 1].text in _BEFORE_ONE):
+            plurals.add(stemmed + _ANY_NUMBER)
     return tuple(found), frozenset(plurals)
 
 
@@ -646,7 +652,11 @@ def _numbers_of_names_differ(a: Parse, b: Parse) -> bool:
     """Tell whether all that differs is a name, a plural in one of them: "Alien", "Aliens"."""
     if a.plural_names == b.plural_names or a.content != b.content:
         return False
-    return not {*a.names}.intersection(b.names).isdisjoint(a.plural_names ^ b.plural_names)
+    either = a.plural_names | b.plural_names
+    return any(
+        name in a.names and name in b.names and name + _ANY_NUMBER not in either
+        for name in a.plural_names ^ b.plural_names
+    )
 
 
 def _unmatched_symbol(a: Parse, b: Parse) -> bool:

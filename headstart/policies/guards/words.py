@@ -103,7 +103,8 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     rare: frozenset[str] = frozenset()
     """The stems of words that the encoder spells with several tokens. Empty without vectors."""
     plural_names: frozenset[str] = frozenset()
-    """The stems of names that are plurals: "Aliens"."""
+    """The stems of names that are plurals: "Aliens". Names that may also mean their plural have
+    "'s": "Wendy's"."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -524,11 +525,15 @@ def _recased(a: Parse, b: Parse) -> bool:
 
 
 _DERIVED = words_of("""
-    a able al ali ance anc ant ar at ate ation ator e ed ement en ence enc ent er erie es est ful
+    a able al ali ance anc ant ar at ate ation ator ed ement en ence enc ent er erie es est ful
     ial ian ible ic ical icat ies if ify ing ion ish ism ist iti itie ity iv ive iz ize ment
     n ness nes or ous ou s t um y
 """) | {""}
 """Endings in which stems of one family differ: verify, verification."""
+_SALTS = {"ic", "ous"}
+"""Both end words of one family, but nitric and nitrous acid are two."""
+_GREEK = ("asis", "esis", "osis", "ysis")
+"""Their plurals end in "-es": metastases."""
 _VOWELS = frozenset("aeiouy")
 _BESIDE = frozenset(
     pair for row in ("qwertyuiop", "asdfghjkl", "zxcvbnm") for pair in map("".join, pairwise(row))
@@ -560,10 +565,22 @@ def _look_alikes_exchanged(a: Parse, b: Parse) -> bool:
     ours, theirs = one[start : len(one) - end], other[start : len(other) - end]
     if (a.foreign or b.foreign) and max(len(ours), len(theirs)) <= _LONGEST_INFLECTION:
         return False
-    of_one_family = {one[start:], other[start:]} <= _DERIVED or _american(one) == _american(other)
-    apart = not (ours and theirs) and ours + theirs in {*a.stems, *b.stems}  # "userid", "user ID"
     inside = start > 0 and end > 0
-    return not (of_one_family or apart or _is_typo(ours, theirs, inside=inside, both_rare=rare > 1))
+    return not (
+        _of_one_family(one[start:], other[start:], max(one, other, key=len))
+        or _american(one) == _american(other)
+        or (not ours and b.stems.count(theirs) < a.stems.count(theirs))  # "user ID", "userid"
+        or (not theirs and a.stems.count(ours) < b.stems.count(ours))
+        or _is_typo(ours, theirs, inside=inside, both_rare=rare > 1)
+    )
+
+
+def _of_one_family(ending: str, other_ending: str, longer: str) -> bool:
+    """Tell whether these endings of two words make forms of one word."""
+    endings = {ending, other_ending}
+    if endings in ({"i", "us"}, _SALTS):
+        return endings != _SALTS
+    return endings <= _DERIVED or (endings == {"", "is"} and longer.endswith(_GREEK))
 
 
 def _american(word: str) -> str:
