@@ -45,7 +45,6 @@ import time
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-import anyio
 import msgspec
 from redis.exceptions import RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -65,7 +64,13 @@ from headstart.embeddings.stores.records import (
     index_row,
     stored_ids,
 )
-from headstart.embeddings.stores.redis_client import TOO_OLD, connect, explain, is_lasting
+from headstart.embeddings.stores.redis_client import (
+    TOO_OLD,
+    connect,
+    explain,
+    is_lasting,
+    keeping_cancellations,
+)
 from headstart.errors import ConfigError, StoreError
 from headstart.interfaces import SwapResult
 from headstart.observe import Served
@@ -469,12 +474,6 @@ def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[d
     yield change
 
 
-def _cancellations() -> int:
-    """Return how often the current task was cancelled, without timeouts that are over."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
 def _milliseconds(ttl_s: float) -> int:
     """Return a TTL for Redis, which takes none below 1."""
     return max(math.ceil(ttl_s * 1000), 1)
@@ -787,22 +786,14 @@ class RedisStore(RecordStore):
 
     @contextlib.contextmanager
     def _failing_fast(self) -> Iterator[None]:
-        """Turn errors of redis-py into StoreError; raise one at once while the store pauses.
-
-        Before Python 3.12 redis-py may lose a cancellation, because ``asyncio.wait_for`` does. Then
-        this raises it again, so that the task ends.
-        """
+        """Turn errors of redis-py into StoreError; raise one at once while the store pauses."""
         if time.monotonic() < self._paused_until:
             raise StoreError("Redis did not answer a moment ago")
-        cancellations, failure = _cancellations(), None
         try:
-            yield
-        except (RedisError, RedisClusterException, OSError) as error:
-            failure = error
-        if isinstance(failure, RedisTimeoutError):
+            with keeping_cancellations():
+                yield
+        except RedisTimeoutError as error:
             self._paused_until = time.monotonic() + PAUSE_S
-        # AnyIO cancels again by itself.
-        if _cancellations() > cancellations and anyio.current_effective_deadline() > -math.inf:
-            raise asyncio.CancelledError
-        if failure is not None:
-            raise StoreError(explain(failure)) from failure
+            raise StoreError(explain(error)) from error
+        except (RedisError, RedisClusterException, OSError) as error:
+            raise StoreError(explain(error)) from error

@@ -12,10 +12,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import math
 import ssl
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
+import anyio
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import RedisSSLContext, SSLConnection, parse_url
@@ -33,6 +37,7 @@ from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisError,
     ResponseError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -225,3 +230,28 @@ _MEANINGS: dict[type[Exception], str] = {
     MasterNotFoundError: "no Sentinel knows a master of this name",
 }
 """Explanations of errors; the first kind that fits counts."""
+
+
+@contextlib.contextmanager
+def keeping_cancellations() -> Iterator[None]:
+    """Raise a cancellation of the task again if redis-py has lost it.
+
+    redis-py sends each command within ``asyncio.wait_for``. Before Python 3.12 this returns as
+    usual if the task is cancelled after the command was sent.
+    """
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+
+    def is_lost() -> bool:
+        # AnyIO cancels again by itself.
+        cancelled = task is not None and task.cancelling() > before
+        return cancelled and anyio.current_effective_deadline() > -math.inf
+
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        if is_lost():
+            raise asyncio.CancelledError from error
+        raise
+    if is_lost():
+        raise asyncio.CancelledError
