@@ -31,6 +31,7 @@ from headstart.errors import (
     Forbidden,
     HeadstartError,
     InvalidRequest,
+    NoUpstream,
     RequestError,
     RequestTooLarge,
     UnknownReference,
@@ -243,7 +244,12 @@ class Relay:
             known = msgspec.structs.replace(call, model="") if _repeats_keys(call.body) else call
             await self.ledger.admit_relayed(known, is_free=is_free)
         if counting is None:
-            upstream = self.router.relayed(call.dialect, call.model, rule.name)
+            try:
+                upstream = self.router.relayed(call.dialect, call.model, rule.name)
+            except NoUpstream:
+                if (listed := await self.models.answer_with_key(call)) is None:
+                    raise
+                return await _tell(relayed, listed.body, b"hit; detail=models")
         else:
             found = self.router.untranslated(call.dialect, call.model, rule.name)
             if found is None:
