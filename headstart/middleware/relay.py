@@ -524,16 +524,15 @@ def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderLis
     ]
 
 
-_OF_STREAMS = tuple(name for name, _ in STREAM_HEADERS)
-
-
 def _as_stream(headers: HeaderList) -> HeaderList:
     """Return the headers of a stream with those that keep proxies from collecting it."""
-    named = dict(STREAM_HEADERS) | dict(headers)
-    if b"no-transform" not in named[b"cache-control"]:
-        named[b"cache-control"] += b", no-transform"
-    kept = [pair for pair in headers if pair[0] not in _OF_STREAMS]
-    return [*kept, *((name, named[name]) for name in _OF_STREAMS)]
+    places = {name: place for place, (name, _) in enumerate(headers)}
+    added = [pair for pair in STREAM_HEADERS if pair[0] not in places]
+    last = places.get(b"cache-control")
+    if last is None or any(n == b"cache-control" and b"no-transform" in v for n, v in headers):
+        return [*headers, *added]
+    told = (b"cache-control", headers[last][1] + b", no-transform")
+    return [*headers[:last], told, *headers[last + 1 :], *added]
 
 
 async def _tell(
