@@ -490,8 +490,8 @@ class ModelLists:
         if call.method != "GET" or not _PATH.fullmatch(call.path):
             return None
         name = model_in(call.path, dialect)
-        chosen = self.router.providers_for(call.dialect, name, call.route)[0].name
-        source = next((each for each in self.keyed if each.name == chosen), None)
+        chosen = [each.name for each in self.router.providers_for(call.dialect, name, call.route)]
+        source = next((each for each in self.keyed if [each.name] == chosen[:1]), None)
         if source is None:
             return None
         key = neutral_headers(call.headers, call.query_string, None, source.dialect.key_header)
