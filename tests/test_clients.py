@@ -240,6 +240,17 @@ def test_a_client_of_no_known_sdk_is_refused() -> None:
     with pytest.raises(ConfigError, match="not dict"):
         headstart.wrap({})  # type: ignore[type-var]
 
+    class Groq:
+        """Another SDK of the same maker has the same methods, but other paths."""
+
+        base_url = "https://api.groq.com"
+
+        def with_options(self, *, base_url: str = base_url) -> Groq:
+            return self
+
+    with pytest.raises(ConfigError, match="not Groq"):
+        headstart.wrap(Groq())
+
 
 def start_thread_of(module: str) -> Callable[..., int]:
     """Return a function that starts threads as one of this module would."""
