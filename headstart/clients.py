@@ -169,14 +169,15 @@ def wrap(
     Starting takes about a second; do it before your event loop runs. Raises ConfigError, also for a
     client that is no such SDK's.
     """
-    if not hasattr(client, "with_options") or not hasattr(client, "base_url"):
+    is_like_one = hasattr(client, "with_options") and hasattr(client, "base_url")
+    # Tracing tools put their own class around a client; ``with_options`` returns the SDK's.
+    package = _package(client.with_options()) if is_like_one else ""
+    if package not in ("openai", "anthropic"):
         name = type(client).__name__
         raise ConfigError(
             f"wrap takes a client of the SDK of OpenAI or Anthropic, not {name}; for others set "
             "base_url to the address of headstart serve"
         )
-    # Tracing tools put their own class around a client; ``with_options`` returns the SDK's.
-    package = _package(client.with_options())
     dialect: DialectName = "anthropic" if package == "anthropic" else "openai"
     base_url = str(client.base_url)
     server = LocalServer(build_sidecar(local_settings(base_url, dialect, settings, cache)))

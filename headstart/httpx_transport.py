@@ -96,7 +96,9 @@ class HeadstartTransport(_Transport):
         if not same or not url.raw_path.startswith(path + b"/"):
             return request
         rest = url.raw_path.removeprefix(path)
-        version = b"" if not path or _VERSION.match(rest) else b"/v1"
+        # Gemini's API has two versions, and v1 takes less than v1beta.
+        version = b"/v1beta" if path.endswith(b"/v1beta") else b"/v1"
+        version = b"" if not path or _VERSION.match(rest) else version
         aimed = library.URL(self._server.url).copy_with(raw_path=version + rest)
         headers = [pair for pair in request.headers.raw if pair[0].lower() != b"host"]
         return library.Request(

@@ -29,7 +29,7 @@ from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Stall
 from headstart.langchain_cache import HeadstartCache
 from headstart.middleware.asgi import not_found
-from headstart.settings import EncoderSettings
+from headstart.settings import EncoderSettings, Settings, UpstreamSettings
 from support.patience import PATIENCE_S
 from support.serving import serving_in_thread
 
@@ -240,6 +240,17 @@ def test_a_client_of_no_known_sdk_is_refused() -> None:
     with pytest.raises(ConfigError, match="not dict"):
         headstart.wrap({})  # type: ignore[type-var]
 
+    class Groq:
+        """Another SDK of the same maker has the same methods, but other paths."""
+
+        base_url = "https://api.groq.com"
+
+        def with_options(self, *, base_url: str = base_url) -> Groq:
+            return self
+
+    with pytest.raises(ConfigError, match="not Groq"):
+        headstart.wrap(Groq())
+
 
 def start_thread_of(module: str) -> Callable[..., int]:
     """Return a function that starts threads as one of this module would."""
@@ -290,6 +301,21 @@ def test_a_client_goes_through_the_transport(
         assert calls(simulator) == 1
         assert client.get(f"{provider}/_sim/stats").status_code == 200, "not below the base URL"
     assert not servers()
+
+
+def test_a_request_keeps_the_beta_version_of_its_address() -> None:
+    asked = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append(scope["path"])
+        await not_found(scope, receive, send)
+
+    with serving_in_thread(app, lifespan="off") as url:
+        upstream = UpstreamSettings(base_url=url, dialect="gemini", api_key_env=())
+        transport = HeadstartTransport(f"{url}/v1beta", Settings(upstream=(upstream,)))
+        with httpx.Client(transport=transport) as client:
+            client.get(f"{url}/v1beta/files/a", headers={"x-goog-api-key": "k"})
+    assert asked == ["/v1beta/files/a"]
 
 
 @pytest.mark.anyio

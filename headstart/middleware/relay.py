@@ -31,6 +31,7 @@ from headstart.errors import (
     Forbidden,
     HeadstartError,
     InvalidRequest,
+    NoUpstream,
     RequestError,
     RequestTooLarge,
     UnknownReference,
@@ -243,7 +244,12 @@ class Relay:
             known = msgspec.structs.replace(call, model="") if _repeats_keys(call.body) else call
             await self.ledger.admit_relayed(known, is_free=is_free)
         if counting is None:
-            upstream = self.router.relayed(call.dialect, call.model, rule.name)
+            try:
+                upstream = self.router.relayed(call.dialect, call.model, rule.name)
+            except NoUpstream:
+                if (listed := await self.models.answer_with_key(call)) is None:
+                    raise
+                return await _tell(relayed, listed.body, b"hit; detail=models")
         else:
             found = self.router.untranslated(call.dialect, call.model, rule.name)
             if found is None:
@@ -518,16 +524,15 @@ def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderLis
     ]
 
 
-_OF_STREAMS = tuple(name for name, _ in STREAM_HEADERS)
-
-
 def _as_stream(headers: HeaderList) -> HeaderList:
     """Return the headers of a stream with those that keep proxies from collecting it."""
-    named = dict(STREAM_HEADERS) | dict(headers)
-    if b"no-transform" not in named[b"cache-control"]:
-        named[b"cache-control"] += b", no-transform"
-    kept = [pair for pair in headers if pair[0] not in _OF_STREAMS]
-    return [*kept, *((name, named[name]) for name in _OF_STREAMS)]
+    places = {name: place for place, (name, _) in enumerate(headers)}
+    added = [pair for pair in STREAM_HEADERS if pair[0] not in places]
+    last = places.get(b"cache-control")
+    if last is None or any(n == b"cache-control" and b"no-transform" in v for n, v in headers):
+        return [*headers, *added]
+    told = (b"cache-control", headers[last][1] + b", no-transform")
+    return [*headers[:last], told, *headers[last + 1 :], *added]
 
 
 async def _tell(

@@ -409,10 +409,10 @@ class ModelLists:
     """Lists the models that callers may name.
 
     ``sources`` need no caller's key. Without them, a request goes to an upstream with the caller's
-    key. If no upstream speaks the caller's API, one of ``keyed`` is asked with that key, and its
-    list is translated. ``no_lists``: no upstream has a list for anybody, so the names in routes and
-    upstreams are the answer. ``rules`` are the ``[[route]]`` tables; ``clock`` gives Unix seconds.
-    ``allows`` tells whether a caller, by the name of its key, may ask for a model.
+    key. If that upstream speaks another API and is one of ``keyed``, its list is translated
+    (``answer_with_key``). ``no_lists``: no upstream has a list for anybody, so the names in routes
+    and upstreams are the answer. ``rules`` are the ``[[route]]`` tables; ``clock`` gives Unix
+    seconds. ``allows`` tells whether a caller, by the name of its key, may ask for a model.
     """
 
     router: Router
@@ -459,15 +459,13 @@ class ModelLists:
         """Return the answer to a request for the list or for one model.
 
         None for any other request, and for a model that is not known here. Raises RequestError for
-        a route that does not exist, and UpstreamError if the caller's key has to be used and fails.
+        a route that does not exist.
         """
         dialect = DIALECTS.get(call.dialect)
-        if dialect is None or dialect.models is None:
+        if dialect is None or dialect.models is None or not (self.sources or self.no_lists):
             return None
         if call.method != "GET" or not _PATH.fullmatch(call.path):
             return None
-        if not (self.sources or self.no_lists):
-            return await self._answer_with_key(call, dialect, dialect.models)
         await self._refresh()
         ages = [self.clock() - each.at for each in self._kept.values()]
         age_s = max(ages, default=None)
@@ -479,16 +477,23 @@ class ModelLists:
         model = self._model(name, call, dialect) if self._allows(call.caller, name) else None
         return None if model is None else ModelAnswer(msgspec.json.encode(form.write(model)), age_s)
 
-    async def _answer_with_key(
-        self, call: Call, dialect: Dialect, form: ModelsForm
-    ) -> ModelAnswer | None:
+    async def answer_with_key(self, call: Call) -> ModelAnswer | None:
         """Return an upstream's list in the caller's form, asked for with the caller's key.
 
-        None if an upstream speaks the caller's API, because that one answers itself.
+        The upstream is the one that answers a chat of this caller with this route and model. None
+        for any other request, and for a model that the list does not have. Raises RequestError and
+        UpstreamError.
         """
-        if not self.keyed or any(each.speaks(call.dialect) for each in self.router.providers):
+        dialect = DIALECTS.get(call.dialect)
+        if dialect is None or (form := dialect.models) is None or self.sources:
             return None
-        source = self.keyed[0]
+        if call.method != "GET" or not _PATH.fullmatch(call.path):
+            return None
+        name = model_in(call.path, dialect)
+        chosen = [each.name for each in self.router.providers_for(call.dialect, name, call.route)]
+        source = next((each for each in self.keyed if [each.name] == chosen[:1]), None)
+        if source is None:
+            return None
         key = neutral_headers(call.headers, call.query_string, None, source.dialect.key_header)
         pairs = (*key, *source.dialect.required_headers.items())
         headers = tuple((name.encode(), value.encode("latin-1")) for name, value in pairs)
@@ -506,7 +511,7 @@ class ModelLists:
             for each in found
             if self._allows(call.caller, each.id)
         ]
-        if not (name := model_in(call.path, dialect)):
+        if not name:
             return ModelAnswer(msgspec.json.encode(form.write_list(models)), None)
         model = next((each for each in models if each.id == name), None)
         return None if model is None else ModelAnswer(msgspec.json.encode(form.write(model)), None)

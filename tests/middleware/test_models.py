@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -15,7 +16,8 @@ from headstart.middleware.router import FRESH_S, RETRY_S, ListSource, ModelLists
 from headstart.reply import Reply
 from headstart.types import Call, Piece
 from support.fakes import Recorder
-from support.raw_upstream import RawUpstream
+from support.patience import PATIENCE_S
+from support.raw_upstream import RawUpstream, raw_upstream
 from support.relaying import relay_to, says
 
 if TYPE_CHECKING:
@@ -251,6 +253,71 @@ async def test_clients_of_anthropic_and_gemini_get_the_list_of_an_openai_upstrea
     assert upstream.targets == [b"/v1/models"] * 2
     assert upstream.header(b"authorization") == [b"Bearer mine"]
     assert upstream.header(b"x-api-key") == []
+
+
+async def test_a_translated_list_has_the_limits_of_relayed_requests() -> None:
+    upstream = RawUpstream(None)
+    options, server = ({"dialect": "anthropic"},), {"server.max_relays": 1, "server.max_queue": 0}
+    async with relay_to(upstream, routes=(), options=options, **server) as gate:
+        async with asyncio.TaskGroup() as tasks:
+            leaver = tasks.create_task(gate.ask("/v1/models", b"", MINE, "GET"))
+            while not upstream.requests:
+                await asyncio.sleep(0.01)
+            status, _, body = await gate.ask("/v1/models", b"", MINE, "GET")
+            assert (status, json.loads(body)["error"]["code"]) == (429, "overloaded")
+            leaver.cancel()
+        async with asyncio.timeout(PATIENCE_S):
+            while upstream.open:  # the upstream is not asked for a caller that has left
+                await asyncio.sleep(0.01)
+        in_time = "X-Headstart-Deadline-Ms: 200\r\n"
+        status, _, body = await gate.ask("/v1/models", b"", MINE + in_time, "GET")
+        assert (status, json.loads(body)["error"]["code"]) == (504, "upstream_timeout")
+        assert "X-Headstart-Deadline-Ms" in json.loads(body)["error"]["message"]
+    assert len(upstream.requests) == 2
+
+
+async def test_a_callers_key_goes_to_the_upstream_of_its_route_or_model_for_the_list() -> None:
+    both = first, second = [RawUpstream(listing(name)) for name in ("big", "small")]
+    routes = (
+        {"name": "tenant", "match": {"header": {"x-tenant": "b"}}, "upstreams": ["b"]},
+        {"name": "named", "match": {"path": "/none"}, "upstreams": ["b"]},
+    )
+    key = "x-api-key: mine\r\nanthropic-version: 2023-06-01\r\n"
+    async with AsyncExitStack() as stack:
+        options = []
+        for each in both:
+            url = await stack.enter_async_context(raw_upstream(each))
+            # Upstreams on this machine would be asked without a key.
+            options.append({"base_url": url.replace("127.0.0.1", "0.0.0.0")})
+        options[1]["models"] = {"small": "small"}  # type: ignore[assignment]
+        gate = await stack.enter_async_context(
+            relay_to(None, None, routes=routes, options=tuple(options))
+        )
+        assert (await gate.ask("/v1/models", b"", key, "GET"))[0] == 200
+        assert [len(each.requests) for each in both] == [1, 0]
+        for target, headers in (
+            ("/v1/models", "X-Tenant: b\r\n"),
+            ("/v1/models", "X-Headstart-Route: named\r\n"),
+            ("/v1/models/small", ""),
+        ):
+            status, _, body = await gate.ask(target, b"", key + headers, "GET")
+            assert (status, b'"small"' in body) == (200, True)
+        status, _, _ = await gate.ask("/v1/models", b"", f"{key}X-Headstart-Route: x\r\n", "GET")
+        assert status == 400
+    assert [len(each.requests) for each in both] == [1, 3]
+    assert first.header(b"authorization") == second.header(b"authorization") == [b"Bearer mine"]
+
+
+async def test_a_key_that_no_header_can_hold_is_refused() -> None:
+    upstream = RawUpstream(listing("gpt"))
+    async with relay_to(upstream, routes=()) as gate:
+        for key in ("a%0d%0ax-evil:%201", "a%00b"):
+            status, _, body = await gate.ask(f"/v1beta/models?key={key}", b"", "", "GET")
+            assert status == 400
+            assert "control character" in json.loads(body)["error"]["message"]
+            target = f"/v1beta/models/gpt:generateContent?key={key}"
+            assert (await gate.ask(target, b'{"contents":[{"parts":[{"text":"Hi"}]}]}'))[0] == 400
+    assert upstream.requests == []
 
 
 async def test_no_callers_key_goes_to_an_upstream_for_the_list() -> None:
