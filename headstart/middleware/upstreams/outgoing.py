@@ -109,7 +109,6 @@ def neutral_headers(
 
     Only headers that belong to no dialect are kept. ``credential`` has the headers with the
     upstream's own key; if it is None, the client's key is sent in the provider's ``key_header``.
-    Raises InvalidRequest for a key that no header can hold.
     """
     kept = [
         (name.decode("latin-1"), value.decode("latin-1"))
@@ -136,10 +135,7 @@ def _with_model(query: bytes, named: str, real: str) -> bytes:
 
 
 def _key_of(headers: Headers, query: bytes) -> bytes | None:
-    """Return the caller's bare key, from a header or from ``?key=``.
-
-    Raises InvalidRequest for a key that no header can hold.
-    """
+    """Return the caller's bare key, from a header or from ``?key=``. Raises InvalidRequest."""
     for name, value in headers:
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
@@ -148,12 +144,10 @@ def _key_of(headers: Headers, query: bytes) -> bytes | None:
         elif name in KEY_HEADERS:
             return value
     pairs = parse_qsl(query.decode("latin-1"))
-    found = next((value for name, value in pairs if name == "key"), None)
-    if found is None:
-        return None
-    if not found.isprintable():
+    named = next((value for name, value in pairs if name == "key"), "")
+    if not named.isprintable():
         raise InvalidRequest("key: this API key has a control character, which no header can hold")
-    return found.encode()
+    return named.encode() or None
 
 
 _EVENTS = "text/event-stream"
