@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import anyio.to_thread
 
 from headstart.clients import LocalServer, local_settings
+from headstart.dialects.registry import VERSION
 from headstart.errors import MissingExtra
 from headstart.sidecar import build_sidecar
 
@@ -20,7 +21,7 @@ for _name in ("httpx", "httpx2"):
         _libraries[_name] = import_module(_name)
 if not _libraries:
     raise MissingExtra("httpx", "HeadstartTransport")
-_VERSION = re.compile(rb"/v\d+(?:alpha|beta)?\d*/")
+_VERSION = re.compile(f"{VERSION}/".encode())
 
 if TYPE_CHECKING:
     from pathlib import Path

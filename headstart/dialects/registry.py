@@ -154,10 +154,11 @@ def spoken_dialects(
     return tuple(BY_SETTING[each] for each in dict.fromkeys(named))
 
 
-_VERSION = r"/v\d+(?:alpha|beta)?\d*"
-_FIRST_VERSION = re.compile(rf"^{_VERSION}(?=/)")
-_LAST_VERSION = re.compile(rf"{_VERSION}$")
-_OWN_VERSION = re.compile(rf"{_VERSION}(?:$|/projects/)")
+VERSION = r"/v\d+(?:alpha|beta)?\d*"
+"""Matches the version of an API in a path."""
+_FIRST_VERSION = re.compile(rf"^{VERSION}(?=/)")
+_LAST_VERSION = re.compile(rf"{VERSION}$")
+_OWN_VERSION = re.compile(rf"{VERSION}(?:$|/projects/)")
 """The version of an API at the end of a base URL, or at the beginning of one of Google Cloud."""
 _ROOTED = "/ws/"
 """The beginning of paths that are not below a version of the API (Gemini's WebSockets)."""

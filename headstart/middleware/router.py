@@ -26,6 +26,7 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from headstart.middleware.respond import json_headers
 from headstart.middleware.upstreams.outgoing import neutral_headers
 from headstart.observe import Observer, StageFailed
 from headstart.policies.route_rules import RouteRule, first_rule
@@ -461,15 +462,13 @@ class ModelLists:
         None for any other request, and for a model that is not known here. Raises RequestError for
         a route that does not exist.
         """
-        dialect = DIALECTS.get(call.dialect)
-        if dialect is None or dialect.models is None or not (self.sources or self.no_lists):
+        asked = _asked_list(call)
+        if asked is None or not (self.sources or self.no_lists):
             return None
-        if call.method != "GET" or not _PATH.fullmatch(call.path):
-            return None
+        dialect, form = asked
         await self._refresh()
         ages = [self.clock() - each.at for each in self._kept.values()]
         age_s = max(ages, default=None)
-        form = dialect.models
         name = model_in(call.path, dialect)
         if not name:
             models = list(self._listed(call, dialect))
@@ -484,11 +483,10 @@ class ModelLists:
         for any other request, and for a model that the list does not have. Raises RequestError and
         UpstreamError.
         """
-        dialect = DIALECTS.get(call.dialect)
-        if dialect is None or (form := dialect.models) is None or self.sources:
+        asked = _asked_list(call)
+        if asked is None or self.sources:
             return None
-        if call.method != "GET" or not _PATH.fullmatch(call.path):
-            return None
+        dialect, form = asked
         name = model_in(call.path, dialect)
         chosen = [each.name for each in self.router.providers_for(call.dialect, name, call.route)]
         source = next((each for each in self.keyed if [each.name] == chosen[:1]), None)
@@ -571,7 +569,7 @@ class ModelLists:
             async with asyncio.timeout(FETCH_S):
                 _, models = await self._ask(source)
                 if not models:
-                    raise UpstreamProtocolError(f"upstream {source.name} does not list its models")
+                    raise _unlisted(source)
         except (HeadstartError, TimeoutError) as error:
             self._next[source.name] = self.clock() + RETRY_S
             failed = StageFailed(
@@ -616,16 +614,30 @@ class ModelLists:
         return reply.status, models
 
 
+def _asked_list(call: Call) -> tuple[Dialect, ModelsForm] | None:
+    """Return the dialect of a request for models, and its form of a list; None: another request."""
+    dialect = DIALECTS.get(call.dialect)
+    if dialect is None or dialect.models is None:
+        return None
+    if call.method != "GET" or not _PATH.fullmatch(call.path):
+        return None
+    return dialect, dialect.models
+
+
+def _unlisted(source: ListSource) -> UpstreamProtocolError:
+    return UpstreamProtocolError(f"upstream {source.name} does not list its models")
+
+
 def _refused(source: ListSource, status: int, dialect: Dialect, request_id: str) -> UpstreamError:
     """Return the error for a caller that gets no list, in the caller's dialect."""
     if status < 400:
-        return UpstreamProtocolError(f"upstream {source.name} does not list its models")
+        return _unlisted(source)
     message = f"upstream {source.name} answered {status} to the request for its models"
     body = dialect.error_body(ErrorReported(message=message, status=status), request_id)
     return UpstreamRefused(
         message,
         status=status,
-        headers=((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))),
+        headers=tuple(json_headers(body)),
         body=body,
         code="upstream_error",
         upstream=source.name,

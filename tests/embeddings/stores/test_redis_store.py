@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from headstart.embeddings.stores.records import StoreLimits, encode
 from headstart.embeddings.stores.redis import PREFIX, RedisStore
+from headstart.embeddings.stores.redis_client import keeping_cancellations
 from headstart.errors import ConfigError, StoreError
 from headstart.types import Charge, RawResponse
 from support.entries import entry, put, row
@@ -87,6 +89,27 @@ async def test_a_scope_of_anyio_ends_the_calls_within_it(hurt: Stores, steps: in
                 scope.cancel()
         async with asyncio.timeout(PATIENCE_S):  # raises nothing that the scope should have caught
             assert len(await store.secret()) == 32
+
+
+async def test_an_error_after_a_lost_cancellation_does_not_save_the_task() -> None:
+    async def lose() -> None:
+        with keeping_cancellations():
+            running = asyncio.current_task()
+            assert running is not None
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            raise RedisConnectionError
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(lose())
+    assert task.cancelled()
+
+
+async def test_an_inner_timeout_is_no_lost_cancellation() -> None:
+    with keeping_cancellations(), contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await asyncio.sleep(PATIENCE_S)
 
 
 # --- a server that fails -----------------------------------------------------------------------
