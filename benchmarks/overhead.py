@@ -139,7 +139,10 @@ def simulated() -> Any:
 
 
 def _serve(make: Callable[..., Any], arguments: tuple[Any, ...], bound: socket.socket) -> None:
-    config = uvicorn.Config(make(*arguments), log_level="error", access_log=False)
+    # Longer than a client keeps idle connections: it must not ask on one that is being closed.
+    config = uvicorn.Config(
+        make(*arguments), log_level="error", access_log=False, timeout_keep_alive=75
+    )
     uvicorn.Server(config).run(sockets=[bound])
 
 
