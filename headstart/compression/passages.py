@@ -96,6 +96,7 @@ _MIN_ANCHOR = 24
 """The smallest number of characters of the sentence that begins a passage."""
 _BLANK = " \n"
 """White space that has no meaning at the end of a sentence. A tab ends an empty cell."""
+_LINE_END = re.compile(r" *+(?:\n|\Z)")
 _WORD = re.compile(r"\w{1,8}")
 """Roughly one token."""
 _BEGIN_CHARS = (48, 96, 192)
@@ -150,8 +151,9 @@ class Passages:
             passage = text[pieces[at][0] : pieces[at + max(length, 1) - 1][1]]
             known = length > 0 and len(passage) >= MIN_PASSAGE_CHARS
             begin = _distinct_beginning(keys[at], above._places) if known else None
-            unit = "line" if passage.rstrip().count("\n") >= length - 1 else "sentence"
-            mark = same_as(begin, length, unit) if begin else ""
+            mark = (
+                same_as(begin, *_counted_in(text, pieces[at][0], passage, length)) if begin else ""
+            )
             if _pays(mark, passage):
                 out += [
                     text[kept_from : pieces[at][0]],
@@ -203,6 +205,14 @@ def _whole_lines(text: str, pieces: list[tuple[int, int]], at: int, length: int)
     return length
 
 
+def _counted_in(text: str, start: int, passage: str, length: int) -> tuple[int, str]:
+    """Return the number of the lines of a passage, also of empty ones, or of its sentences."""
+    said = passage.rstrip(_BLANK)
+    lines = said.count("\n") + 1
+    whole = text[start - 1 : start] in {"", "\n"} and _LINE_END.match(text, start + len(said))
+    return (lines, "line") if whole and 2 * lines > length else (length, "sentence")
+
+
 def _pays(mark: str, passage: str) -> bool:
     """Tell whether a mark has at most half as many words as the passage.
 
@@ -215,6 +225,8 @@ def _pays(mark: str, passage: str) -> bool:
 def _distinct_beginning(text: str, places: Mapping[str, int]) -> str | None:
     """Return a beginning of ``text`` that no later text has, if there is one."""
     line = text.lstrip().partition("\n")[0]
+    if _WORD.search(line) is None:
+        return None
     for length in _BEGIN_CHARS:
         begin = line[:length]
         if all(

@@ -181,6 +181,45 @@ def test_balanced_folds_logs_unless_they_are_to_be_counted() -> None:
         assert ("[… 37 lines omitted …]" in texts(done)[2]) is shorter
 
 
+def test_repeated_lines_of_a_log_that_are_to_be_counted_stay() -> None:
+    step = "2026-03-01 10:00:00 WARN db.pool: no free connection for job {}\n"
+    log = "".join(map(step.format, "abcdef")) * 9
+    for question, shorter in (("Is all well?", True), ("How often was none free?", False)):
+        done = compress([ask(question), call(), result(log)], mode="balanced")
+        assert ("the same as the latest above" in texts(done)[2]) is shorter
+
+
+SETTINGS = """- name: backend
+  image: registry.example/backend:2
+  env:
+  - name: HOST
+    value: db.example.org
+  resources:
+    limits:
+      memory: 200Mi
+      cpu: 500m
+"""
+RECORDS = """Port: access
+Operational Mode: static access
+Trunking Encapsulation: negotiate
+Native Mode VLAN: 1 (default)
+Voice VLAN: none
+Pruning Enabled: 2-1001
+"""
+CELLS = "Station  Open   \nHarbour  yes   \nOld Mill  no   \nCity Hall  yes   \nTower  yes   \n"
+
+
+@pytest.mark.parametrize("block", [SETTINGS, RECORDS, CELLS], ids=["settings", "records", "cells"])
+def test_nothing_is_left_out_within_a_list(block: str) -> None:
+    text = "".join(f"{block}id {n}\n" + block for n in range(12))
+    done = compress([ask("Is all well?"), call(), result(text)], mode="balanced")
+    assert texts(done)[2] == text
+    again = compress(
+        [ask("Well?"), call(), result(text), call(id="c2"), result(text, "c2")], mode="balanced"
+    )
+    assert texts(again)[4].startswith("[… the same as the latest above that begins: ")
+
+
 def test_balanced_reads_pages_unless_their_markup_is_asked_about() -> None:
     for question, shorter in (("What does it say?", True), ("Which tags are used?", False)):
         done = compress([ask(question), call(), result(PAGE)], mode="balanced")
