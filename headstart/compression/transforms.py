@@ -346,6 +346,10 @@ _CODE_LINE = re.compile(
     r"|\.(?:text|data|bss|globa?l|section|byte|word|quad|asciz)\b|\.\w+:$"
     r"|[a-z]{2,7}[lqwb]?\s+[%$\[(#-]?\w[\w%()\[\]+*-]*,\s*[%$\[(#-]?\w[\w%()\[\]+*-]*\s*(?:[;#].*)?$"
 )
+_PROGRAM = re.compile(
+    r"\A#!|^(?:@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@|diff --git |\*\*\* Begin Patch)", re.MULTILINE
+)
+"""Matches what begins a script, or a patch: most lines of a patch may be prose."""
 _MIN_CODE_LINES = 0.2
 _LONGEST_LINE = 400
 """The longest line that is read as a whole. Of a longer one, only both ends are read."""
@@ -354,7 +358,7 @@ _COMMENTS = ("#", ";", "//")
 
 def is_code(text: str) -> bool:
     """Return whether ``text`` holds code, a patch or a numbered listing."""
-    if "```" in text or "~~~" in text:
+    if "```" in text or "~~~" in text or _PROGRAM.search(text):
         return True
     lines = [line for raw in text.split("\n") if (line := raw.strip())]
     half = _LONGEST_LINE // 2

@@ -189,6 +189,14 @@ def test_repeated_lines_of_a_log_that_are_to_be_counted_stay() -> None:
         assert ("the same as the latest above" in texts(done)[2]) is shorter
 
 
+def test_a_patch_of_prose_stays_to_the_byte() -> None:
+    context = "".join(f" {sentence}.   \n" for sentence in PROSE.split(". "))
+    patch = f"--- a/bay.txt\n+++ b/bay.txt\n@@ -1,98 +1,99 @@\n{context}+One more ship came.\n"
+    for text in (patch, f"The change:\n{patch}{patch}"):
+        done = compress([ask("Which lines were added?"), call(), result(text)], mode="aggressive")
+        assert texts(done)[2] == text
+
+
 SETTINGS = """- name: backend
   image: registry.example/backend:2
   env:
