@@ -76,6 +76,23 @@ def test_json_within_a_result_becomes_a_table_and_its_words_stay(before: str, af
         assert compress(done.messages, mode=mode).messages == done.messages
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("> web@1.0.0 start\n\n", ""), ("Listening.\n", "\nStopped."), ("", "\ncommand terminated")],
+)
+def test_json_lines_beside_words_become_a_table(before: str, after: str) -> None:
+    log = "\n".join(map(json.dumps, ROWS))
+    messages = [ask("Cheapest?"), call(), result(before + log + after)]
+    for mode in ("safe", "balanced"):
+        done = compress(messages, mode=mode)
+        table = texts(done)[2].removeprefix(before).removesuffix(after)
+        assert len(json.loads(table)["rows"]) == len(ROWS)
+        assert done.restore() == messages
+        assert compress(done.messages, mode=mode).messages == done.messages
+    cut = [ask("Cheapest?"), call(), result(before + log + "\n{" + after)]
+    assert compress(cut, mode="balanced").messages == cut
+
+
 def test_a_span_says_what_was_done_where() -> None:
     before, after = "Given:\n<documents>\n", "\n</documents>\nCheapest?"
     done = compress([ask(before + TABLE + after)])
