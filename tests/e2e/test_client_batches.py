@@ -21,7 +21,7 @@ from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
-from headstart.middleware.batches.journal import BatchFolder, form_fields
+from headstart.middleware.batches.journal import BatchFolder, UploadWriter
 from headstart.middleware.batches.service import BatchService
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.observers import Observers
@@ -280,15 +280,20 @@ def test_a_clock_that_is_ahead_deletes_no_files_of_batches(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"\r\n--x", b"--x--", "ü".encode(), b"a\r\n" * 9])
-def test_the_data_of_a_form_comes_through(data: bytes) -> None:
+def test_the_data_of_a_form_comes_through(data: bytes, tmp_path: Path) -> None:
     form = (
         b'--bound\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         b'--bound\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n'
         b"content-type: text/plain\r\n\r\n" + data + b"\r\n--bound--\r\n"
     )
-    found = form_fields(form, b"bound")
-    assert form[found["file"].start : found["file"].end] == data
-    assert (found["file"].filename, found["purpose"].filename) == ("a.jsonl", "")
+    for size in (1, 7, len(form)):
+        written = UploadWriter("multipart/form-data; boundary=bound", tmp_path / "data")
+        with contextlib.closing(written):
+            for start in range(0, len(form), size):
+                written.write(form[start : start + size])
+            written.write(b"")
+        assert (tmp_path / "data").read_bytes() == data
+        assert (written.filename, written.purpose) == ("a.jsonl", "batch")
 
 
 def test_a_store_in_memory_is_refused(tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ from headstart.middleware.batches.journal import (
     KeptBatch,
     KeptFile,
     RequestCounts,
+    UploadWriter,
     new_id,
     read_requests,
-    read_upload,
     unanswered_row,
 )
 from headstart.middleware.batches.run import BatchBooks, BatchRun
@@ -261,32 +261,35 @@ class BatchService:
             )
 
     async def _keep_form(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
-        folder, most = self.folder, self.settings.max_file_bytes
-        whole, data = folder.root / f"{new_id('form-')}.part", folder.root / new_id("data-")
+        kind = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
+        data = self.folder.root / f"{new_id('form-')}.part"
         try:
-            with await asyncio.to_thread(_opened, whole) as out:
-                size, waiting = 0, bytearray()
-                async for piece in iterate_body(receive):
-                    size += len(piece)
-                    if size > most + FORM_BYTES:
-                        raise RequestTooLarge(f"the file exceeds batches.max_file_bytes ({most})")
-                    waiting += piece
-                    if len(waiting) >= PIECE:
-                        await asyncio.to_thread(out.write, bytes(waiting))
-                        waiting.clear()
-                await asyncio.to_thread(out.write, bytes(waiting))
-                await asyncio.to_thread(out.flush)
-                kind = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
-                name, purpose = await asyncio.to_thread(read_upload, whole, kind, data)
-                if purpose != PURPOSE:
-                    raise InvalidRequest(
-                        f"purpose: {purpose!r} is not kept here, only {PURPOSE!r}: this server "
-                        "runs batches itself (batches.dir)"
-                    )
-                now = self.clock()
-                return await asyncio.to_thread(folder.keep, owner, data, name, purpose, now)
+            form = await asyncio.to_thread(UploadWriter, kind, data)
+            with contextlib.closing(form):
+                await self._receive_form(form, receive)
+            if form.purpose != PURPOSE:
+                raise InvalidRequest(
+                    f"purpose: {form.purpose!r} is not kept here, only {PURPOSE!r}: this server "
+                    "runs batches itself (batches.dir)"
+                )
+            kept = partial(self.folder.keep, owner, data, form.filename or "", PURPOSE)
+            return await asyncio.to_thread(kept, self.clock())
         finally:
-            await asyncio.to_thread(_remove, whole, data)
+            await asyncio.to_thread(partial(data.unlink, missing_ok=True))
+
+    async def _receive_form(self, form: UploadWriter, receive: Receive) -> None:
+        size, waiting, most = 0, bytearray(), self.settings.max_file_bytes
+        async for piece in iterate_body(receive):
+            size += len(piece)
+            if size > most + FORM_BYTES:
+                raise RequestTooLarge(f"the file exceeds batches.max_file_bytes ({most})")
+            waiting += piece
+            if len(waiting) >= PIECE:
+                await asyncio.to_thread(form.write, bytes(waiting))
+                waiting.clear()
+        if waiting:
+            await asyncio.to_thread(form.write, bytes(waiting))
+        await asyncio.to_thread(form.write, b"")
 
     async def _send_data(self, owner: str, file: KeptFile, send: Send, request_id: str) -> None:
         path = self.folder.path(owner, file.id, "data")
@@ -588,17 +591,6 @@ def _unasked_reason(reason: str | None) -> str:
 def _errors(code: str, message: str, line: int | None) -> dict[str, Any]:
     error = {"code": code, "message": message, "param": None, "line": line}
     return {"object": "list", "data": [error]}
-
-
-def _opened(path: Path) -> Any:
-    path.touch(0o600)
-    return path.open("wb")
-
-
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
 
 
 async def _read_json(receive: Receive) -> dict[str, Any]:
