@@ -215,7 +215,7 @@ INTERRUPTED = "interrupted"
 
 
 class BatchSummary(Frozen, omit_defaults=False):
-    """The results of a batch. Calls and dollars are those of this run."""
+    """The results of a batch. Calls and dollars count this run only."""
 
     requests: int
     outcomes: dict[str, int]

@@ -78,7 +78,7 @@ def problem(check: str, text: str, fix: str) -> Finding:
 
 @dataclass(frozen=True)
 class DoctorOptions(ServeOptions):
-    """The options of ``headstart doctor``: those of the server, and its own."""
+    """The options of the server, and those that only ``headstart doctor`` has."""
 
     as_json: bool = flag(JSON, "--json")
 

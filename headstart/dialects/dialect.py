@@ -214,7 +214,7 @@ def field_uses(*, keyed: str, ignored: str, ranged: str = "") -> Mapping[str, Fi
 
 
 class SharedForm(NamedTuple):
-    """How plain requests of a dialect get the same key as those of another dialect."""
+    """How a plain request of a dialect gets the same key as an equal one of another dialect."""
 
     dialect: str
     path: bytes
@@ -275,7 +275,7 @@ def _asks_no_functions(request: ChatRequest) -> bool:  # noqa: ARG001
 
 
 def _claims_nothing(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
-    """Return False: its relayed requests go where those of Chat Completions go."""
+    """Return False: its relayed requests go to the same upstreams as Chat Completions'."""
     return False
 
 
@@ -402,7 +402,7 @@ class Dialect(UpstreamDialect):
     own_statuses: frozenset[int] = frozenset()
     """Error statuses that its clients know, though HTTP does not define them."""
     tells_prompt_first: bool = False
-    """Its streams begin with the prompt's length; those of other dialects end with it."""
+    """Its streams begin with the length of the prompt. Streams of other dialects end with it."""
     logprobs_field: str | None = None
     """The boolean field that asks for log probabilities in OpenAI's form."""
     asks_functions: Callable[[ChatRequest], bool] = _asks_no_functions

@@ -380,7 +380,7 @@ class Recommendation(Frozen, omit_defaults=False):
 
     strategy: StrategyName
     model: str
-    """The name that all upstreams were asked for. If their names differ: that of the weights."""
+    """The name that all upstreams were asked for. If the names differ: the name of the weights."""
     upstreams: tuple[str, ...]
     within_s: float | None
     """For ``cheapest``: the time within which an answer has to be complete."""

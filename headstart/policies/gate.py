@@ -62,7 +62,7 @@ MOST_LOST = 0.02
 ENOUGH_FOUND = 2
 """The fewest hits below the gate that lower it. A single one may be chance."""
 WINDOW = 5000
-"""Number of hits after which the hits are counted anew."""
+"""Number of hits after which the count of hits starts again."""
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 HALVED_AFTER = 50
@@ -74,7 +74,7 @@ CHANCE = 2.5
 """A sign needs more equal answers than the judge's errors explain, by this many standard
 deviations. So with a judge that errs once in eight, a single equal answer is no sign."""
 MOST_BY_CHANCE = 1.0
-"""Equal answers are counted anew when the judge's errors explain so many of them, so that many
+"""The count of equal answers starts again when the judge's errors explain so many of them. So many
 different answers in the past do not hide a change."""
 NOTHING_SERVED = -1
 """The number of all rules by which no question can be a hit now, unless an alarm is the reason."""
@@ -85,10 +85,11 @@ FEW_NEAR = LOWEST + 4 * WIDTH
 """With a lower gate all questions are compared: such a question has many entries near it, and where
 not all questions are compared these have no encodings yet, so up to eight would be encoded."""
 LEAST_PASSING = 1 / 8
-"""The least share of the questions that are compared. A change of traffic is noticed by those of
-them that reach the gate: two equal answers may be enough, after 200 different ones 22 are."""
+"""The least share of the questions that are compared. The questions
+among them that reach the gate show a change of traffic: two equal answers may be enough, after 200
+different ones 22 are."""
 SAME_GATE = STEP / 2
-"""A gate that has moved farther than this stops other questions, so all samples count anew."""
+"""A gate that has moved farther than this stops other questions, so the samples start again."""
 MOST_DOMAINS = 4096
 """Domains whose counts are kept. The least recently used is evicted first."""
 FIRST_HIT_SHARE = 0.25
@@ -145,8 +146,8 @@ class GateCounts(Frozen, frozen=True):
     of questions tells: with one of fifty it counts for fifty."""
     fruitless: int = 0
     """Sampled questions since the last sign of a hit among them. A sign is a hit, or an equal
-    answer. They also count anew when the gate has moved, and when another rule decides about
-    hits."""
+    answer. The count also starts again when the gate has moved, and when another rule decides
+    about hits."""
     fruitless_at: Gate | None = None
     """The gate below which they are."""
     lowered: float = 0.0

@@ -384,7 +384,7 @@ NO_ANSWER = RawResponse(headers=(), body=b"")
 class FeedbackSample(NamedTuple):
     """A question and its neighbour, for which the fresh answer will give a label.
 
-    ``id`` is that of the request that gets the fresh answer.
+    ``id`` names the request that gets the fresh answer.
     """
 
     id: str
