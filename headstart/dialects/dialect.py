@@ -537,7 +537,7 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
 def as_list(value: Any) -> list[Any]:
     """Return an array, an empty one for None. Raises MalformedAnswerError for anything else."""
     if not isinstance(value, list | None):
-        raise MalformedAnswerError("what should be an array is none")
+        raise MalformedAnswerError("a value that must be an array is not one")
     return value or []
 
 

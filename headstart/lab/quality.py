@@ -233,9 +233,9 @@ class DriftTest:
         self._name = name
         self._limit = limit
         self._draws = 0
-        self._forget()
+        self._restart()
 
-    def _forget(self) -> None:
+    def _restart(self) -> None:
         self._earlier: list[list[float]] = [[] for _ in range(PARTS)]
         self._last: list[float] = []
         self._evidence = 0.0
@@ -246,11 +246,9 @@ class DriftTest:
         return self._evidence / self._limit
 
     def add(self, worse: float, at: float) -> tuple[float, float] | None:
-        """Add a round's number; larger is worse.
+        """Add a round's number; larger is worse. Return the usual and the present one on an alarm.
 
-        Return the usual and the present value on an alarm.
-
-        After an alarm the test begins again, with the values that are usual from then on.
+        After an alarm the test starts again: the values that follow become the usual ones.
         """
         earlier = self._earlier[int(at % 86_400 * PARTS / 86_400)]
         self._last = [*self._last[-4:], worse]
@@ -261,7 +259,7 @@ class DriftTest:
             return None
         usual = median(value for part in self._earlier for value in part)
         found = (usual, median(self._last))
-        self._forget()
+        self._restart()
         return found
 
     def _rank(self, worse: float, earlier: Sequence[float]) -> float:

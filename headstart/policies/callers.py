@@ -96,7 +96,7 @@ def _names(text: str) -> frozenset[bytes]:
 
 
 _SILENT = PROTOCOL_HEADERS | _names(_VOCABULARY["silent_headers"])
-"""The headers of the protocol say nothing, because they are part of every cache key."""
+"""Headers that need not tell callers apart. Those of the protocol are part of every cache key."""
 _SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
 """Prefixes of names that only browsers may set, or that never reach an upstream."""
 _TRACE_ENDINGS = tuple(b"-span-id -spanid -trace-id -traceid -traceparent -tracestate".split())

@@ -77,17 +77,18 @@ MOST_BY_CHANCE = 1.0
 """The count of equal answers starts again when the judge's errors explain so many of them. So many
 different answers in the past do not hide a change."""
 NOTHING_SERVED = -1
-"""The number of all rules by which no question can be a hit now, unless an alarm is the reason."""
+"""The number that stands for every rule under which nothing is served, except for an alarm."""
 HOPEFUL = 0.1
 """From this share of equal answers on, a domain that serves nothing gets all labels. Traffic from
 which a rule can be learned has far more of them."""
 FEW_NEAR = LOWEST + 4 * WIDTH
-"""With a lower gate all questions are compared: such a question has many entries near it, and where
-not all questions are compared these have no encodings yet, so up to eight would be encoded."""
+"""With a lower gate all questions are compared. Under such a gate a question has many entries near
+it. If only a share of the questions was compared, these entries would have no encodings yet, and
+one comparison would encode up to eight of them."""
 LEAST_PASSING = 1 / 8
-"""The least share of the questions that are compared. The questions
-among them that reach the gate show a change of traffic: two equal answers may be enough, after 200
-different ones 22 are."""
+"""The least share of the questions that are compared. Those of them that reach the gate show a
+change of traffic. Two equal answers may be enough to show it; after 200 different answers, 22
+are."""
 SAME_GATE = STEP / 2
 """A gate that has moved farther than this stops other questions, so the samples start again."""
 MOST_DOMAINS = 4096
@@ -142,14 +143,14 @@ class GateCounts(Frozen, frozen=True):
     found: int = 0
     """Hits below the gate that came through the sample."""
     missed: float = 0.0
-    """The estimated number of all hits below the gate. A found hit stands for as many as its share
-    of questions tells: with one of fifty it counts for fifty."""
+    """The estimated number of all hits below the gate. A hit that was found in a sample of one
+    question in fifty counts for fifty."""
     fruitless: int = 0
     """Sampled questions since the last sign of a hit among them. A sign is a hit, or an equal
     answer. The count also starts again when the gate has moved, and when another rule decides
     about hits."""
     fruitless_at: Gate | None = None
-    """The gate below which they are."""
+    """The gate for which ``fruitless`` was counted."""
     lowered: float = 0.0
     """The distance by which the gate was lowered."""
     hit_share: float = FIRST_HIT_SHARE
@@ -251,9 +252,9 @@ class GateCounts(Frozen, frozen=True):
 
 
 def _is_outdated(kept: Gate, gate: Gate) -> bool:
-    """Tell whether equal answers must be counted from ``gate`` on, and no more from ``kept``.
+    """Tell whether the count of equal answers must start again at ``gate``; it started at ``kept``.
 
-    Labels are counted from another gate on, or were halved, or enough of them were seen.
+    It must if the rule or the gate has changed, if labels were halved, or after enough labels.
     """
     by_chance = gate.by_chance - kept.by_chance
     return (

@@ -54,8 +54,8 @@ SAVED_UP_S = 30.0
 """Unused CPU time of so many seconds is saved up for busy times."""
 FIRST_PRICE_S = 0.01
 FIRST_PRICES = 5.0
-"""The prior of the average price: a new budget assumes five comparisons (``FIRST_PRICES``) of 0.01
-s of CPU time each (``FIRST_PRICE_S``)."""
+"""The prior of the average price: a new budget assumes this number of comparisons, each of
+``FIRST_PRICE_S`` seconds of CPU time."""
 PRICE_MEMORY = 0.99
 """Each comparison multiplies the weights of all older ones in the average price by this factor."""
 COMPARED = "compared answers"

@@ -466,15 +466,15 @@ class Domain:
         self._entries = EntryStatsTable()
         self._state = initial_state()
         self._rule: tuple[DomainState, Rule] | None = None
-        """The rule in force, after the state from which it follows."""
+        """A state, and the rule that follows from it."""
         self._least: tuple[ErrorCurve, float | None] | None = None
         self._hopeful = False
-        """At the last update no threshold met the error target, which errors of the judge may
-        explain (``_judge_may_explain``)."""
+        """At the last update no threshold met the error target, and errors of the judge may be the
+        reason (``_judge_may_explain``)."""
         self.asked_twice = 0
         """The misses that this process has asked twice. Not all of them lead to a label."""
         self._gate: tuple[object, GateCounts, Gate] | None = None
-        """The gate, after the state and the counts from which it was computed."""
+        """A state and counts, and the gate that was computed from them."""
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
             self._state = redraw_curve(self._state, error_limit)
