@@ -260,11 +260,6 @@ def end(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def counted(count: int, one: str, several: str = "") -> str:
-    """Return a number with its noun; without ``several``, the plural is ``one`` and an s."""
-    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
-
-
 def number_table(first: str, *more: str) -> Table:
     """Return an empty table for a terminal. All columns except for the first hold numbers."""
     from rich.table import Table

@@ -14,7 +14,7 @@ import re
 import time
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 from weakref import WeakValueDictionary
 
@@ -103,6 +103,15 @@ _OF_ONE_REQUEST = re.compile(
     rb"|idempotency-key|x-headstart-(?!scope$).*"
 )
 """Headers of the owner's request that its batch does not get."""
+
+
+class _OpenBatch(NamedTuple):
+    """A batch that runs in this process."""
+
+    owner: str
+    batch: KeptBatch
+    requests: list[BatchRequest]
+    journal: BatchJournal
 
 
 class _TaggedBooks:
@@ -436,21 +445,15 @@ class BatchService:
             batch = msgspec.structs.replace(
                 batch, status="in_progress", in_progress_at=int(self.clock())
             )
-            reason, counts = await self._ask(owner, batch, requests, journal, headers)
-            await self._finish(owner, batch, requests, journal, reason, counts)
+            running = _OpenBatch(owner, batch, requests, journal)
+            await self._finish(running, *await self._ask(running, headers))
             ended = True
         finally:
             await asyncio.shield(asyncio.to_thread(journal.close, delete=ended))
 
-    async def _ask(
-        self,
-        owner: str,
-        batch: KeptBatch,
-        requests: list[BatchRequest],
-        journal: BatchJournal,
-        headers: Headers,
-    ) -> tuple[str | None, RequestCounts]:
+    async def _ask(self, running: _OpenBatch, headers: Headers) -> tuple[str | None, RequestCounts]:
         """Ask all requests; return the reason for an early stop, and the counts."""
+        owner, batch, requests, journal = running
         concurrency = ConcurrencyLimit(1, len(requests) + 1)
         books = self.books.batches[batch.id] = BatchBooks()
         begin = partial(  # the sorting of 50,000 requests takes a second
@@ -482,25 +485,16 @@ class BatchService:
                 run.stop(EXPIRED)
             await asyncio.sleep(LOOK_S)
 
-    async def _finish(
-        self,
-        owner: str,
-        batch: KeptBatch,
-        requests: list[BatchRequest],
-        journal: BatchJournal,
-        reason: str | None,
-        counts: RequestCounts,
-    ) -> None:
+    async def _finish(self, running: _OpenBatch, reason: str | None, counts: RequestCounts) -> None:
         """Write the output, and save how the batch ended."""
+        owner, batch, requests, journal = running
         now = self.clock()
         unanswered = [
             unanswered_row(each, EXPIRED if reason == EXPIRED else STOPPED, _unasked_reason(reason))
             for each in requests
             if reason not in (None, CANCELLED) and not journal.holds(each.place)
         ]
-        output, errors = await asyncio.to_thread(
-            self._write_output, owner, batch.id, journal, unanswered, now
-        )
+        output, errors = await asyncio.to_thread(self._write_output, running, unanswered, now)
         status, times = _ENDINGS.get(reason, ("failed", ("failed_at",)))
         done = msgspec.structs.replace(
             batch,
@@ -514,24 +508,20 @@ class BatchService:
         await asyncio.to_thread(self.folder.save, owner, done)
 
     def _write_output(
-        self,
-        owner: str,
-        id: str,
-        journal: BatchJournal,
-        unanswered: list[msgspec.Raw],
-        now: float,
+        self, running: _OpenBatch, unanswered: list[msgspec.Raw], now: float
     ) -> tuple[str | None, str | None]:
         """Write the files of answers and of errors, and return their ids. It blocks."""
         ids: list[str | None] = []
         for name, succeeded in (("output", True), ("error", False)):
             place = self.folder.root / new_id("data-")
-            count = journal.write_output(place, succeeded=succeeded)
+            count = running.journal.write_output(place, succeeded=succeeded)
             if not succeeded and unanswered:
                 with place.open("ab") as out:
                     out.write(b"\n".join(map(bytes, unanswered)) + b"\n")
             if count or (unanswered and not succeeded):
                 place.chmod(0o600)
-                kept = self.folder.keep(owner, place, f"{id}_{name}.jsonl", OUTPUT, now)
+                filename = f"{running.batch.id}_{name}.jsonl"
+                kept = self.folder.keep(running.owner, place, filename, OUTPUT, now)
                 ids.append(kept.id)
             else:
                 place.unlink()

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.policies.guards.words import is_function_word, stem
-from headstart.types import UNDECODABLE, Choice, Completion, Frozen, RawResponse, Refusal, ToolCall
+from headstart.types import UNDECODABLE, Choice, Completion, Frozen, Refusal, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
-    Answer: TypeAlias = Completion | RawResponse
+    from headstart.types import Answer
 
 
 _TRUNCATED = frozenset({"length", "max_tokens", "model_length"})
