@@ -13,11 +13,10 @@ import openai
 import pytest
 
 from headstart.config.loading import load_settings
-from headstart.errors import InvalidRequest
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
 from headstart.middleware.batches import service as service_module
-from headstart.middleware.batches.journal import BatchFolder, KeptBatch, UploadWriter
+from headstart.middleware.batches.journal import BatchFolder, KeptBatch
 from headstart.middleware.batches.service import WINDOW_S, BatchService
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.observers import Observers
@@ -366,40 +365,3 @@ async def test_requests_that_no_client_makes_are_refused(caller: Caller) -> None
         found = await caller.ask(service, method, "/v1/batches", body, query)
         assert found["error"]["code"] == "invalid_request"
     await caller.aclose(service)
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        b"--b\r\nx: y\r\n\r\n\r\n" * 5000 + b"--b--",
-        b'--b\r\ncontent-disposition: form-data; name="a"' + b';"' * 5000 + b"\r\n\r\n\r\n--b--",
-    ],
-    ids=["fields", "parameters"],
-)
-def test_a_form_that_is_expensive_to_read_is_refused(form: bytes, tmp_path: Path) -> None:
-    upload = UploadWriter("multipart/form-data; boundary=b", tmp_path / "data")
-    with contextlib.closing(upload), pytest.raises(InvalidRequest):
-        upload.write(form)
-
-
-def test_a_content_type_that_is_expensive_to_read_is_refused(tmp_path: Path) -> None:
-    kind = 'multipart/form-data; boundary=b; x="' + ";" * 5000
-    with pytest.raises(InvalidRequest, match="too long"):
-        UploadWriter(kind, tmp_path / "data")
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        b"",
-        b"--b--",
-        b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}\r\n--b--',
-        b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}',
-        b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}\r\n' * 2 + b"--b--",
-    ],
-    ids=["empty", "no field", "no purpose", "cut", "two files"],
-)
-def test_a_form_that_lacks_something_is_refused(form: bytes, tmp_path: Path) -> None:
-    upload = UploadWriter("multipart/form-data; boundary=b", tmp_path / "data")
-    with contextlib.closing(upload), pytest.raises(InvalidRequest):
-        list(map(upload.write, (form, b"")))
