@@ -197,7 +197,7 @@ def parse_server_url(text: str) -> str:
     return text
 
 
-def url_field(help: str = "URL of the server.  [default: that of the configuration]") -> Any:
+def url_field(help: str = "URL of the server.  [default: the configured one]") -> Any:
     """Return a dataclass field that is ``--url``; ``data_sources.running_server`` reads it."""
     return option(None, help, click.types.FuncParamType(parse_server_url), metavar="URL")
 

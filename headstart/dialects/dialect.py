@@ -318,9 +318,9 @@ class UpstreamDialect:
     retry_delay_s: Callable[[Any], float | None] | None = None
     """Returns the seconds to wait that the document of an error names."""
     raw_predict: Callable[[bytes, bytes, str], tuple[bytes, bytes]] | None = None
-    """Returns the path and the body of a request for a provider with ``quirks.raw_predict``, from
-    those of the dialect and the version in ``version_header``. Raises InvalidRequest for what such
-    a provider does not have."""
+    """Returns the path and the body for a provider with ``quirks.raw_predict``, made from the path
+    and the body of the dialect and the version in ``version_header``. Raises InvalidRequest for
+    paths that such a provider does not have."""
     version_header: str = ""
     """The header of the API's version."""
     path_below_version: str | None = None
@@ -547,9 +547,9 @@ def as_text(value: Any) -> str | None:
 
 
 def as_count(value: Any) -> int:
-    """Return a number of tokens; 0 for any other value.
+    """Return a number of tokens up to ``MOST_TOKENS``; 0 for any other value.
 
-    Budgets, books and the store rely on its bound. Some APIs write whole numbers as floats.
+    Budgets, books and the store rely on this bound. Some APIs write whole numbers as floats.
     """
     if not value:  # the usual case: most counts are not reported
         return 0
