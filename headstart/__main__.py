@@ -42,6 +42,7 @@ class Loading:
 if FIRST_PROCESS and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
     _handle(signal.SIGTERM, _end_at_once)  # until the server has handlers of its own
 with Loading():
+    import atexit
     import errno
     import io
     import sys
@@ -154,6 +155,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits 0 on success, 2 on bad settings or usage, 1 on other errors."""
     _replace_closed_streams()
+    atexit.register(_end_output)
     if sys.platform == "win32":
         _write_utf_8()
     try:
@@ -188,6 +190,18 @@ def _replace_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - it stays open
+
+
+def _end_output() -> None:
+    """Write what is left of standard output. If that fails, the exit code stays what it is.
+
+    Python tries again when it ends, and would then exit with the code 120.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _write_utf_8() -> None:

@@ -292,8 +292,8 @@ class AttemptLog:
     def take(self) -> tuple[Attempt, ...]:
         """Return the attempts that were not taken yet.
 
-        If the provider continues a cancelled attempt, its cost is that of an answer as long as the
-        winner's.
+        If the provider continues a cancelled attempt, it costs as much as an answer of the winner's
+        length.
         """
         rows = self.rows
         if not rows:

@@ -38,9 +38,9 @@ class Served(Frozen, tag="served", kw_only=False):
     """One request, answered or failed. It is also a row of the books that ``report`` reads.
 
     ``ttft_s`` is the time from the request's arrival to the first content byte sent to the client,
-    ``total_s`` the time to the last byte. The ``saved_*`` fields of a hit are the tokens and the
-    cost of the call that made the stored answer, and the times of that call less this request's own
-    times. A joined request saves the tokens and the cost of the call that it shares.
+    ``total_s`` the time to the last byte. The ``saved_*`` fields of a hit compare it with the call
+    that made the stored answer: the call's tokens and cost, and the call's times less this
+    request's own times. A joined request saves the tokens and the cost of the call that it shares.
     """
 
     id: str

@@ -602,9 +602,9 @@ class Reply:
 
     A reply has one owner: first the code that sent the call, then the code that gets the reply from
     it. The owner may read ``pieces`` once, change the other attributes, and put a filter around the
-    pieces (``filter``). It has to close the reply (``aclose``, or ``async with``). Another task
-    than the one that sent the call may do all this, because no task group, timeout or cancel scope
-    of the call is still open when ``send`` returns.
+    pieces (``filter``). It has to close the reply (``aclose``, or ``async with``). The
+    owner may be another task than the one that sent the call: when ``send`` returns, no task group,
+    timeout or cancel scope of the call is open.
 
     ``transforms`` names the edits of the request and of the answer; it is empty if both pass byte
     for byte. ``storable`` is False for an answer that must not be served to others, such as a

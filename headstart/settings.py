@@ -179,11 +179,10 @@ class ServerSettings(Section):
     max_body_bytes: Count = 32 * 1024 * 1024
     """On larger requests the answer is 413. It also limits messages on WebSockets, both ways."""
     max_body_values: Count = 100_000
-    """On requests that Headstart reads (cached paths, counts of tokens, live drafts) with more JSON
-    values (numbers, strings, lists, objects) the answer is 413, because decoding blocks the event
-    loop and its memory grows with the number of values. A text of any length is one value. The
-    answer is also 413 if a number has more than 1,000 characters. A wrapped app gets such a request
-    unchanged."""
+    """A request that Headstart reads (cached paths, counts of tokens, live drafts) gets 413 if it
+    has more JSON values: numbers, strings, lists, objects. Decoding blocks the event loop, and its
+    memory grows with the number of values. A text of any length is one value. A number of more than
+    1,000 characters gets 413, too. A wrapped app gets such a request unchanged."""
     body_timeout_s: Seconds | None = 30.0
     """Longest wait for a body that stalls, which means less than 1,024 bytes a second; then the
     answer is 408. `none` sets no limit. A long upload over a slow line does not stall."""

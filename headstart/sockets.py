@@ -1,4 +1,4 @@
-"""Listening sockets for the servers of this package; names of, TLS and WebSockets with others."""
+"""Listening sockets for our servers; name lookups, TLS and WebSockets for calls to others."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class NameLookups:
 
 
 def resolver() -> ThreadedResolver:
-    """Return a resolver for a session of aiohttp, with lookups that hold up no end."""
+    """Return a resolver for aiohttp. Its lookups never delay the end of the process."""
     from aiohttp import ThreadedResolver
 
     # It takes nothing but lookups from its event loop.

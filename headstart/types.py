@@ -393,6 +393,9 @@ class RawResponse(Frozen, tag="raw"):
     status: int = 200
 
 
+Answer: TypeAlias = Completion | RawResponse
+
+
 # --- entries ---------------------------------------------------------------------------------
 
 
@@ -425,7 +428,7 @@ class Entry(Frozen):
 
     id: str
     key: CacheKey
-    answer: Completion | RawResponse
+    answer: Answer
     origin: Origin
     created: float
     expires: float | None = None

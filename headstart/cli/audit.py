@@ -102,7 +102,7 @@ async def audit_of_server(server: RunningServer, since: float) -> AuditReport:
 
 
 async def audit_of_store(url: str | None, path: Path | None, since: float) -> AuditReport:
-    """Read a store. The promise is that of the configuration. Raises ConfigError or StoreError."""
+    """Read a store. The configuration has the promise. Raises ConfigError or StoreError."""
     from headstart.factory.caching import error_limit_of
     from headstart.middleware.learning.certificates import audit_report
 

@@ -32,7 +32,6 @@ from headstart.cli.options import (
     argument,
     command,
     config_field,
-    counted,
     flag,
     option,
     print_json,
@@ -50,7 +49,7 @@ from headstart.middleware.observers import Observers
 from headstart.middleware.upstreams.batched import BatchDesk, BatchedUpstream, BatchTier, InBatch
 from headstart.mount import build_gateway
 from headstart.observe import Observation, Served
-from headstart.report.sections import duration
+from headstart.report.sections import counted, duration
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ INTERRUPTED = "interrupted"
 
 
 class BatchSummary(Frozen, omit_defaults=False):
-    """The results of a batch. Calls and dollars are those of this run."""
+    """The results of a batch. Calls and dollars count this run only."""
 
     requests: int
     outcomes: dict[str, int]

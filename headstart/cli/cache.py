@@ -36,7 +36,6 @@ from headstart.cli.options import (
     argument,
     command,
     config_field,
-    counted,
     flag,
     option,
     parse_duration,
@@ -52,6 +51,7 @@ from headstart.factory import start_engine
 from headstart.middleware.learning.certificates import all_labels
 from headstart.middleware.observers import Observers
 from headstart.middleware.record import LoggedAnswer
+from headstart.report.sections import counted
 from headstart.settings import CacheSettings, Settings, masked_url
 from headstart.sockets import client_session
 from headstart.types import UNDECODABLE, Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow

@@ -63,7 +63,7 @@ def config() -> None:
 
 @dataclass(frozen=True)
 class CheckOptions(ServeOptions):
-    """The options of ``headstart config check``: those of the server, and its own."""
+    """The options of the server, and those that only ``headstart config check`` has."""
 
     wrapped: bool = flag("Check the settings of an app with the middleware: it needs no upstream.")
     live: bool = flag("Ask each upstream for one token (the cost is tiny).")

@@ -87,7 +87,7 @@ class RunningServer(NamedTuple):
 
 
 def running_server(url: str | None, token_env: str | None, config: Path | None) -> RunningServer:
-    """Return a server. What is not given is that of the configuration. Raises ConfigError."""
+    """Return a server. The configuration gives the values that are None. Raises ConfigError."""
     from headstart.config.loading import load_address
 
     if url and token_env:

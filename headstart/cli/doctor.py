@@ -25,6 +25,7 @@ from headstart.cli.serve import ServeOptions, chosen_settings
 from headstart.config.checks import ignored_proxy
 from headstart.config.providers import NO_UPSTREAM
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
+from headstart.report.sections import counted
 from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings, masked_url
 from headstart.sockets import bind, client_session, reason_of, tls_of, why_no_tls
 from headstart.types import UNDECODABLE
@@ -78,7 +79,7 @@ def problem(check: str, text: str, fix: str) -> Finding:
 
 @dataclass(frozen=True)
 class DoctorOptions(ServeOptions):
-    """The options of ``headstart doctor``: those of the server, and its own."""
+    """The options of the server, and those that only ``headstart doctor`` has."""
 
     as_json: bool = flag(JSON, "--json")
 
@@ -121,7 +122,7 @@ def _lines(findings: list[Finding]) -> Iterator[str]:
             yield f"{'':{width + 9}}  fix: {each.fix}"
     problems = sum(each.verdict == "problem" for each in findings)
     warnings = sum(each.verdict == "warning" for each in findings)
-    yield (f"{problems} problem{'s' * (problems != 1)}, {warnings} warning{'s' * (warnings != 1)}")
+    yield f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
 
 
 async def examine(options: ServeOptions, environ: Mapping[str, str]) -> list[Finding]:

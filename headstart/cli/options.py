@@ -197,7 +197,7 @@ def parse_server_url(text: str) -> str:
     return text
 
 
-def url_field(help: str = "URL of the server.  [default: that of the configuration]") -> Any:
+def url_field(help: str = "URL of the server.  [default: the configured one]") -> Any:
     """Return a dataclass field that is ``--url``; ``data_sources.running_server`` reads it."""
     return option(None, help, click.types.FuncParamType(parse_server_url), metavar="URL")
 
@@ -258,11 +258,6 @@ def end(code: int) -> NoReturn:
     late.daemon = True
     late.start()
     sys.exit(code)
-
-
-def counted(count: int, one: str, several: str = "") -> str:
-    """Return a number with its noun; without ``several``, the plural is ``one`` and an s."""
-    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
 def number_table(first: str, *more: str) -> Table:

@@ -171,7 +171,8 @@ class SidecarServer(DrainingServer):
 
         def begin_to_drain() -> None:
             sidecar.draining = True
-            on_drain(sidecar.settings.server)
+            # The signal may have come while a line is written, so a further one must wait.
+            asyncio.get_running_loop().call_soon_threadsafe(on_drain, sidecar.settings.server)
 
         super().__init__(
             config,

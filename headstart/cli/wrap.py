@@ -126,10 +126,10 @@ def wrap(options: WrapOptions) -> None:
 
     The tool is claude, codex, gemini, aider or any other program that reads the address of its
     provider from the usual variables. If no sidecar runs at --url, one is started for the time of
-    the tool, with the configuration if there is one. Otherwise the sidecar has the tool's provider
-    (at the address in its usual variable, if that is set), compression without loss, a cache in
-    memory and marks for the provider's prompt cache. The tool sends its own key. The command exits
-    with the tool's exit status.
+    the tool. It has the configuration, if there is one. Without a configuration it has the tool's
+    provider (at the address in its usual variable, if that is set), a cache in memory, compression
+    without loss, and marks for the provider's prompt cache. The tool sends its own key. The command
+    exits with the tool's exit status.
 
     Examples:
       headstart wrap claude
@@ -231,7 +231,7 @@ def _upstream(name: str, environ: Mapping[str, str], missing: str) -> str:
     path = urlsplit(address).path
     if path and not path.endswith(own.version):
         address += own.version
-    # The tool's key is for this address, and not for that of the preset.
+    # The tool's key is for this address, and not for the preset's address.
     return f'[[upstream]]\nname = "{name}"\nbase_url = {json.dumps(address)}\n{own.speaks}\n'
 
 

@@ -154,7 +154,7 @@ _OUTSIDE = 3.0
 _BEFORE, _AFTER = 3, 2
 """The lines that stay before and after a line that reports an error or that the question names."""
 _RELATED = 8
-"""The most lines with the id of one event. An id in more lines is not that of one event."""
+"""The most lines with the id of one event. An id in more lines does not belong to one event."""
 _LONGEST_EVENT = 50
 """The most lines without a time that belong to the error before them, such as a stack trace."""
 _MOST_NAMED = 10

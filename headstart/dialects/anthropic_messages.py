@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
-    """Return the counts of a usage object, whose input tokens leave out those of the cache."""
+    """Return the counts of a usage object. Its input tokens leave out cached tokens."""
     cached = as_count(usage.get("cache_read_input_tokens"))
     written = as_count(usage.get("cache_creation_input_tokens"))
     lives = usage.get("cache_creation")

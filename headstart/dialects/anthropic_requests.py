@@ -521,10 +521,10 @@ def _stop(asked: CanonicalRequest, losses: TranslationLosses) -> list[str] | Non
 def _sampling(
     asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses, *, thinks: bool
 ) -> dict[str, Any]:
-    """Return temperature and its like, without what Anthropic refuses.
+    """Return the sampling fields that Anthropic accepts.
 
-    It takes a temperature up to 1, which is also its default, but not together with ``top_p``. With
-    thinking it takes neither.
+    It accepts a temperature up to 1, which is also its default, or ``top_p``, but not both. With
+    thinking it accepts neither.
     """
     wanted = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
     said = filled(wanted)

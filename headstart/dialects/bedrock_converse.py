@@ -428,7 +428,7 @@ def _inference(
 def _model_fields(
     asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses
 ) -> dict[str, Any]:
-    """Return the fields that only some models take. The names are those of Claude."""
+    """Return the fields that only some models take, under the names that Claude has for them."""
     fields: dict[str, Any] = {}
     if asked.top_k is not None:
         if quirks.sampling:

@@ -214,7 +214,7 @@ def field_uses(*, keyed: str, ignored: str, ranged: str = "") -> Mapping[str, Fi
 
 
 class SharedForm(NamedTuple):
-    """How plain requests of a dialect get the same key as those of another dialect."""
+    """How a plain request of a dialect gets the same key as an equal one of another dialect."""
 
     dialect: str
     path: bytes
@@ -275,7 +275,7 @@ def _asks_no_functions(request: ChatRequest) -> bool:  # noqa: ARG001
 
 
 def _claims_nothing(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
-    """Return False: its relayed requests go where those of Chat Completions go."""
+    """Return False: its relayed requests go to the same upstreams as Chat Completions'."""
     return False
 
 
@@ -318,9 +318,9 @@ class UpstreamDialect:
     retry_delay_s: Callable[[Any], float | None] | None = None
     """Returns the seconds to wait that the document of an error names."""
     raw_predict: Callable[[bytes, bytes, str], tuple[bytes, bytes]] | None = None
-    """Returns the path and the body of a request for a provider with ``quirks.raw_predict``, from
-    those of the dialect and the version in ``version_header``. Raises InvalidRequest for what such
-    a provider does not have."""
+    """Returns the path and the body for a provider with ``quirks.raw_predict``, made from the path
+    and the body of the dialect and the version in ``version_header``. Raises InvalidRequest for
+    paths that such a provider does not have."""
     version_header: str = ""
     """The header of the API's version."""
     path_below_version: str | None = None
@@ -402,7 +402,7 @@ class Dialect(UpstreamDialect):
     own_statuses: frozenset[int] = frozenset()
     """Error statuses that its clients know, though HTTP does not define them."""
     tells_prompt_first: bool = False
-    """Its streams begin with the prompt's length; those of other dialects end with it."""
+    """Its streams begin with the length of the prompt. Streams of other dialects end with it."""
     logprobs_field: str | None = None
     """The boolean field that asks for log probabilities in OpenAI's form."""
     asks_functions: Callable[[ChatRequest], bool] = _asks_no_functions
@@ -537,7 +537,7 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
 def as_list(value: Any) -> list[Any]:
     """Return an array, an empty one for None. Raises MalformedAnswerError for anything else."""
     if not isinstance(value, list | None):
-        raise MalformedAnswerError("what should be an array is none")
+        raise MalformedAnswerError("a value that must be an array is not one")
     return value or []
 
 
@@ -547,9 +547,9 @@ def as_text(value: Any) -> str | None:
 
 
 def as_count(value: Any) -> int:
-    """Return a number of tokens; 0 for any other value.
+    """Return a number of tokens up to ``MOST_TOKENS``; 0 for any other value.
 
-    Budgets, books and the store rely on its bound. Some APIs write whole numbers as floats.
+    Budgets, books and the store rely on this bound. Some APIs write whole numbers as floats.
     """
     if not value:  # the usual case: most counts are not reported
         return 0

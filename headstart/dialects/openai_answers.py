@@ -462,7 +462,7 @@ def _read_message(
 
 
 def _divide(message: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return a message whose content is parts (Mistral's thinking), without its texts, and these.
+    """Divide a message with content in parts (Mistral's thinking): into the rest, and its texts.
 
     If something else is between the texts or after them, all parts stay.
     """

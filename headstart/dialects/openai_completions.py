@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 NAME = "openai-completions"
 _PIECES = "pieces"
-"""The field for log probabilities in a stored answer: a list with those of each chunk."""
+"""The field for log probabilities in a stored answer: a list with one object for each chunk."""
 _OPENING_CHARACTERS = 1024
 _encode = msgspec.json.encode
 

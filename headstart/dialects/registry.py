@@ -434,7 +434,8 @@ def read_usage(body: bytes) -> dict[str, Any] | None:
 def read_items(field: bytes) -> list[bytes] | None:
     """Return the items of a request, each as JSON; None for a form that is not known.
 
-    A string or a list of tokens is one item; a list of these has an item for each.
+    A string is one item, and so is a list of tokens. A list of strings or of such lists has
+    several.
     """
     if field.startswith(b'"'):
         return [_encode(msgspec.json.decode(field, type=str))]

@@ -62,7 +62,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 """Fields that clients expect in each response."""
 _NO_METADATA: dict[str, Any] = {"metadata": {}}
-"""Clients expect it, too. A hit has that of its request."""
+"""Clients expect it, too. A hit has the value of its own request."""
 _ECHOED: dict[str, Any] = {
     "max_output_tokens": None,
     **_NO_METADATA,

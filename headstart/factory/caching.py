@@ -46,7 +46,7 @@ def store_cipher(cache: CacheSettings) -> StoreCipher | None:
 def make_store(
     cache: CacheSettings, observers: Observers, memory: MemoryStore | None = None
 ) -> Store:
-    """Return the store, with these observers. ``memory`` is that of an earlier engine."""
+    """Return the store, with these observers. ``memory`` is the store of an earlier engine."""
     if memory is not None:
         memory.observe(observers)
         return memory

@@ -186,7 +186,7 @@ MEASURES_NAME = "upstream-measures"
 
 
 async def open_states(build: BuildContext, kept: UpstreamStates | None = None) -> UpstreamStates:
-    """Return the health and figures of upstreams. New ones start with those of earlier runs."""
+    """Return the health and figures of upstreams. New states start with figures of earlier runs."""
     states = UpstreamStates() if kept is None else kept
     measures, loop = states.measures, asyncio.get_running_loop()
     await persist(

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 CALLS_PER_SLOT = 4
 """Fewest calls of a step for each call at a time. Two of them are measured."""
-SEEN = 1.25
-"""A knee is reported if a step went beyond it by this factor."""
+BEYOND_KNEE = 1.25
+"""A knee is reported if a step has this many times as many calls as the knee."""
 MOST_ERRORS = 0.10
 """Largest share of failed calls in a step. A step with more shows the limits of a key, not the
 throughput."""
@@ -102,7 +102,7 @@ def knee_of(steps: Sequence[LoadStep]) -> float | None:
         return None
     fewest, slowest = usable[0]
     knee = max(rate for _, rate in usable) / (slowest / fewest)
-    return knee if usable[-1][0] >= SEEN * knee else None
+    return knee if usable[-1][0] >= BEYOND_KNEE * knee else None
 
 
 def _step(at: int, samples: Sequence[Sample], price_per_hour: float | None) -> LoadStep:
@@ -380,7 +380,7 @@ class Recommendation(Frozen, omit_defaults=False):
 
     strategy: StrategyName
     model: str
-    """The name that all upstreams were asked for. If their names differ: that of the weights."""
+    """The name that all upstreams were asked for. If the names differ: the name of the weights."""
     upstreams: tuple[str, ...]
     within_s: float | None
     """For ``cheapest``: the time within which an answer has to be complete."""

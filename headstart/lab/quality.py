@@ -3,12 +3,12 @@
 **Whether a provider has become worse** is a sequential test over rounds of measurements. Each round
 gives one number for each figure: the median time to first token, the median speed, the share of
 right answers, the share of failed calls. Its p-value is its rank among the earlier rounds of the
-same part of the day: as long as nothing changes, the p-values are independent and uniform, whatever
+same part of the day. As long as nothing changes, the p-values are independent and uniform, whatever
 the distribution is (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005). They
 are bet against, and the bets are summed up by the Shiryaev-Roberts procedure R = (1 + R) * bet
 (Vovk, "Testing randomness online", 2021; Shin, Ramdas and Rinaldo, "E-detectors", 2022). R minus
-the number of rounds is a martingale, so by Doob's inequality R reaches ``limit`` within m rounds
-with a probability of at most m / limit, whenever one looks.
+the number of rounds is a martingale. So by Doob's inequality R reaches ``limit`` within m rounds
+with a probability of at most m / limit, however often one looks.
 
 **A cascade** has a quality and a cost for each share of calls that the strong model gets. The
 figures are those of RouteLLM (arXiv 2406.18665). The gap is the difference in quality between the
@@ -233,9 +233,9 @@ class DriftTest:
         self._name = name
         self._limit = limit
         self._draws = 0
-        self._forget()
+        self._restart()
 
-    def _forget(self) -> None:
+    def _restart(self) -> None:
         self._earlier: list[list[float]] = [[] for _ in range(PARTS)]
         self._last: list[float] = []
         self._evidence = 0.0
@@ -246,11 +246,9 @@ class DriftTest:
         return self._evidence / self._limit
 
     def add(self, worse: float, at: float) -> tuple[float, float] | None:
-        """Add a round's number; larger is worse.
+        """Add a round's number; larger is worse. Return the usual and the present one on an alarm.
 
-        Return the usual and the present value on an alarm.
-
-        After an alarm the test begins again, with the values that are usual from then on.
+        After an alarm the test starts again: the values that follow become the usual ones.
         """
         earlier = self._earlier[int(at % 86_400 * PARTS / 86_400)]
         self._last = [*self._last[-4:], worse]
@@ -261,7 +259,7 @@ class DriftTest:
             return None
         usual = median(value for part in self._earlier for value in part)
         found = (usual, median(self._last))
-        self._forget()
+        self._restart()
         return found
 
     def _rank(self, worse: float, earlier: Sequence[float]) -> float:

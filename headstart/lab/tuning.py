@@ -175,7 +175,7 @@ SAMPLE = 12
 MIN_LITERAL = 12
 """A shorter common part, in characters, is taken for chance."""
 MIN_TEMPLATE = 80
-"""Fewest characters of a template. Shorter common texts are a habit of speech."""
+"""Fewest characters of a template. A shorter common text is only a common phrase."""
 MIN_SHARE = 0.9
 """The share of prompts with the same beginning that a pattern has to match."""
 MOST_CHARS = 20_000

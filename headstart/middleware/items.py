@@ -71,7 +71,7 @@ class _Unexpected(Exception):
 
 
 class _RequestItems(NamedTuple):
-    """The items of a request, and those of them that the cache has."""
+    """The items of a request, and which of them the cache has."""
 
     key: CacheKey
     exacts: list[str]

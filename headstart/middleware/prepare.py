@@ -228,7 +228,7 @@ class Preparer:
     ``upstreams`` takes dialect, model and route. It returns the identity of the upstream for the
     cache key, and the names of all upstreams that may answer. Unless ``semantic``, only exact
     repeats share answers. ``rules`` are the ``[[route]]`` tables in order; ``max_error``,
-    ``cached_tools`` and ``never_stored`` are those of routes without their own.
+    ``cached_tools`` and ``never_stored`` apply to routes without values of their own.
     ``learning`` names the encoder and the guards that a learning domain belongs to. ``lifetimes``
     say how long answers are kept, ``values`` how many JSON values a body may hold. With
     ``templates``, templates that prompts share are found. A step that fails is reported to

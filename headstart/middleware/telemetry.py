@@ -69,7 +69,7 @@ _PROVIDERS = {
 
 
 _SECONDS = tuple(0.01 * 2**n for n in range(14))
-"""Bounds of the buckets of a duration, as the conventions advise. Those of the SDK begin at 5."""
+"""Bounds of the buckets of a duration, as the conventions advise. The SDK's begin at 5 s."""
 _FIRST_SECONDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip

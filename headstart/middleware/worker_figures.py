@@ -128,7 +128,7 @@ class WorkerCounts(Frozen, omit_defaults=False):
 
 
 def merge_counts(live: Sequence[bytes], ended: Sequence[bytes] = ()) -> WorkerCounts:
-    """Return the counts of all workers. Those that have ended have no levels any more."""
+    """Return the counts of all workers. A worker that has ended has no levels."""
     counts = [msgspec.json.decode(each, type=WorkerCounts) for each in (*live, *ended)]
     total: Counter[str] = Counter()
     for each in counts:

@@ -96,7 +96,7 @@ def _names(text: str) -> frozenset[bytes]:
 
 
 _SILENT = PROTOCOL_HEADERS | _names(_VOCABULARY["silent_headers"])
-"""The headers of the protocol say nothing, because they are part of every cache key."""
+"""Headers that need not tell callers apart. Those of the protocol are part of every cache key."""
 _SILENT_BEGINNINGS = (b"sec-ch-", b"sec-fetch-", b"x-headstart-")
 """Prefixes of names that only browsers may set, or that never reach an upstream."""
 _TRACE_ENDINGS = tuple(b"-span-id -spanid -trace-id -traceid -traceparent -tracestate".split())
@@ -175,8 +175,8 @@ def identifying_cookies(value: bytes) -> bytes:
 def without_opencode_session(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return headers without those in which OpenCode names its conversation.
 
-    Each run of OpenCode has another name. A header such as ``X-Session-Id`` is often a credential,
-    so it is left out only if its value has OpenCode's form, and is also sent as
+    Each run of OpenCode has another name. A header such as ``X-Session-Id`` is often a credential.
+    So it is left out only if its value has OpenCode's form and the request repeats the value in
     ``X-Session-Affinity``, a hint for load balancers.
     """
     hints = [value for name, value in headers if name == b"x-session-affinity"]

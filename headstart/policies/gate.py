@@ -62,7 +62,7 @@ MOST_LOST = 0.02
 ENOUGH_FOUND = 2
 """The fewest hits below the gate that lower it. A single one may be chance."""
 WINDOW = 5000
-"""Number of hits after which the hits are counted anew."""
+"""Number of hits after which the count of hits starts again."""
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 HALVED_AFTER = 50
@@ -74,21 +74,23 @@ CHANCE = 2.5
 """A sign needs more equal answers than the judge's errors explain, by this many standard
 deviations. So with a judge that errs once in eight, a single equal answer is no sign."""
 MOST_BY_CHANCE = 1.0
-"""Equal answers are counted anew when the judge's errors explain so many of them, so that many
+"""The count of equal answers starts again when the judge's errors explain so many of them. So many
 different answers in the past do not hide a change."""
 NOTHING_SERVED = -1
-"""The number of all rules by which no question can be a hit now, unless an alarm is the reason."""
+"""The number that stands for every rule under which nothing is served, except for an alarm."""
 HOPEFUL = 0.1
 """From this share of equal answers on, a domain that serves nothing gets all labels. Traffic from
 which a rule can be learned has far more of them."""
 FEW_NEAR = LOWEST + 4 * WIDTH
-"""With a lower gate all questions are compared: such a question has many entries near it, and where
-not all questions are compared these have no encodings yet, so up to eight would be encoded."""
+"""With a lower gate all questions are compared. Under such a gate a question has many entries near
+it. If only a share of the questions was compared, these entries would have no encodings yet, and
+one comparison would encode up to eight of them."""
 LEAST_PASSING = 1 / 8
-"""The least share of the questions that are compared. A change of traffic is noticed by those of
-them that reach the gate: two equal answers may be enough, after 200 different ones 22 are."""
+"""The least share of the questions that are compared. Those of them that reach the gate show a
+change of traffic. Two equal answers may be enough to show it; after 200 different answers, 22
+are."""
 SAME_GATE = STEP / 2
-"""A gate that has moved farther than this stops other questions, so all samples count anew."""
+"""A gate that has moved farther than this stops other questions, so the samples start again."""
 MOST_DOMAINS = 4096
 """Domains whose counts are kept. The least recently used is evicted first."""
 FIRST_HIT_SHARE = 0.25
@@ -141,14 +143,14 @@ class GateCounts(Frozen, frozen=True):
     found: int = 0
     """Hits below the gate that came through the sample."""
     missed: float = 0.0
-    """The estimated number of all hits below the gate. A found hit stands for as many as its share
-    of questions tells: with one of fifty it counts for fifty."""
+    """The estimated number of all hits below the gate. A hit that was found in a sample of one
+    question in fifty counts for fifty."""
     fruitless: int = 0
     """Sampled questions since the last sign of a hit among them. A sign is a hit, or an equal
-    answer. They also count anew when the gate has moved, and when another rule decides about
-    hits."""
+    answer. The count also starts again when the gate has moved, and when another rule decides
+    about hits."""
     fruitless_at: Gate | None = None
-    """The gate below which they are."""
+    """The gate for which ``fruitless`` was counted."""
     lowered: float = 0.0
     """The distance by which the gate was lowered."""
     hit_share: float = FIRST_HIT_SHARE
@@ -250,9 +252,9 @@ class GateCounts(Frozen, frozen=True):
 
 
 def _is_outdated(kept: Gate, gate: Gate) -> bool:
-    """Tell whether equal answers must be counted from ``gate`` on, and no more from ``kept``.
+    """Tell whether the count of equal answers must start again at ``gate``; it started at ``kept``.
 
-    Labels are counted from another gate on, or were halved, or enough of them were seen.
+    It must if the rule or the gate has changed, if labels were halved, or after enough labels.
     """
     by_chance = gate.by_chance - kept.by_chance
     return (

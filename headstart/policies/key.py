@@ -636,9 +636,9 @@ class Conversation(Frozen, frozen=True):
 def split_conversation(messages: Sequence[object]) -> Conversation | None:
     """Split canonical messages, or return None if only an equal history may match.
 
-    Only an equal history may match if there is no earlier user turn in plain text, if the history
-    is too long, or if the last message is not a question: what "cancel it" and "yes, the first one"
-    mean depends on each word that was said before.
+    That is so if there is no earlier user turn in plain text, if the history is too long, or if the
+    last message is not a question. The meaning of "cancel it" and "yes, the first one" depends on
+    each earlier word.
     """
     if len(messages) < 2:
         return None

@@ -550,9 +550,9 @@ def question_of(key: CacheKey) -> str:
 class Vetoes:
     """The vetoes of people, by the request whose answer was called wrong.
 
-    If a person calls a hit wrong, its entry answers no reworded prompt any more, and its question
-    is not matched by meaning any more, so the next caller gets a fresh answer. With ``pair_only``,
-    only this entry does not answer this question any more. A later "correct" lifts the veto.
+    If a person calls a hit wrong, its entry answers no further reworded prompt, and its question is
+    not matched by meaning. So the next caller gets a fresh answer. With ``pair_only``, only this
+    entry does not answer this question. A later "correct" lifts the veto.
     """
 
     def __init__(self, rows: Mapping[str, Veto] | None = None) -> None:

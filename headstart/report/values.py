@@ -48,8 +48,8 @@ class SavingsLine(ReportValue):
 class Savings(ReportValue):
     """The savings, compared with what the requests would have taken with the cache off.
 
-    The sums are those of ``lines``: hits, joined requests and parts of batches save something;
-    lookups in vain cost ``overhead_s``, and the audits, with the calls of a judge, ``audits_usd``.
+    The sums add up ``lines``: hits, joined requests and parts of batches save something; lookups in
+    vain cost ``overhead_s``, and the audits, with the calls of a judge, ``audits_usd``.
     ``usd`` covers hits whose original call has a known price; ``unpriced_hits`` counts the others.
     """
 

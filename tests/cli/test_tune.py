@@ -213,6 +213,13 @@ def test_a_cut_line_is_skipped_in_logs_and_named_in_labelled_files(
         run(stream)
 
 
+def test_a_log_that_is_nothing_but_a_cut_line_is_not_empty(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b'{"at": 0, "requ')
+    with pytest.raises(LabelledDataError, match=r"log\.jsonl: line 1: .*truncated"):
+        run(log)
+
+
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"messages": ' + "[" * 100_000, '{"a": "\xff"}'])
 def test_a_line_that_cannot_be_decoded_is_named(tmp_path: Path, line: str) -> None:
     log = tmp_path / "log.jsonl"

@@ -18,10 +18,10 @@ from openai.types import BatchRequestCounts
 from openai.types.chat import ChatCompletion
 
 from headstart.config.loading import load_settings
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, InvalidRequest
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
-from headstart.middleware.batches.journal import BatchFolder, form_fields
+from headstart.middleware.batches.journal import BatchFolder, UploadWriter
 from headstart.middleware.batches.service import BatchService
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.observers import Observers
@@ -280,15 +280,57 @@ def test_a_clock_that_is_ahead_deletes_no_files_of_batches(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"\r\n--x", b"--x--", "ü".encode(), b"a\r\n" * 9])
-def test_the_data_of_a_form_comes_through(data: bytes) -> None:
+def test_the_data_of_a_form_comes_through(data: bytes, tmp_path: Path) -> None:
     form = (
         b'--bound\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         b'--bound\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n'
         b"content-type: text/plain\r\n\r\n" + data + b"\r\n--bound--\r\n"
     )
-    found = form_fields(form, b"bound")
-    assert form[found["file"].start : found["file"].end] == data
-    assert (found["file"].filename, found["purpose"].filename) == ("a.jsonl", "")
+    for size in (1, 7, len(form)):
+        written = UploadWriter("multipart/form-data; boundary=bound", tmp_path / "data")
+        with contextlib.closing(written):
+            for start in range(0, len(form), size):
+                written.write(form[start : start + size])
+            written.write(b"")
+        assert (tmp_path / "data").read_bytes() == data
+        assert (written.filename, written.purpose) == ("a.jsonl", "batch")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"--b\r\nx: y\r\n\r\n\r\n" * 5000 + b"--b--",
+        b'--b\r\ncontent-disposition: form-data; name="a"' + b';"' * 5000 + b"\r\n\r\n\r\n--b--",
+    ],
+    ids=["fields", "parameters"],
+)
+def test_a_form_that_is_expensive_to_read_is_refused(form: bytes, tmp_path: Path) -> None:
+    upload = UploadWriter("multipart/form-data; boundary=b", tmp_path / "data")
+    with contextlib.closing(upload), pytest.raises(InvalidRequest):
+        upload.write(form)
+
+
+def test_a_content_type_that_is_expensive_to_read_is_refused(tmp_path: Path) -> None:
+    kind = 'multipart/form-data; boundary=b; x="' + ";" * 5000
+    with pytest.raises(InvalidRequest, match="too long"):
+        UploadWriter(kind, tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"",
+        b"--b--",
+        b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}\r\n--b--',
+        b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}',
+        b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}\r\n' * 2 + b"--b--",
+    ],
+    ids=["empty", "no field", "no purpose", "cut", "two files"],
+)
+def test_a_form_that_lacks_something_is_refused(form: bytes, tmp_path: Path) -> None:
+    upload = UploadWriter("multipart/form-data; boundary=b", tmp_path / "data")
+    with contextlib.closing(upload), pytest.raises(InvalidRequest):
+        list(map(upload.write, (form, b"")))
 
 
 def test_a_store_in_memory_is_refused(tmp_path: Path) -> None:

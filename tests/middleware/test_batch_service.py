@@ -13,11 +13,10 @@ import openai
 import pytest
 
 from headstart.config.loading import load_settings
-from headstart.errors import InvalidRequest
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
 from headstart.middleware.batches import service as service_module
-from headstart.middleware.batches.journal import BatchFolder, KeptBatch, form_fields, read_upload
+from headstart.middleware.batches.journal import BatchFolder, KeptBatch
 from headstart.middleware.batches.service import WINDOW_S, BatchService
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.observers import Observers
@@ -366,24 +365,3 @@ async def test_requests_that_no_client_makes_are_refused(caller: Caller) -> None
         found = await caller.ask(service, method, "/v1/batches", body, query)
         assert found["error"]["code"] == "invalid_request"
     await caller.aclose(service)
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        b"--b\r\nx: y\r\n\r\n\r\n" * 5000 + b"--b--",
-        b'--b\r\ncontent-disposition: form-data; name="a"' + b';"' * 5000 + b"\r\n\r\n\r\n--b--",
-    ],
-    ids=["fields", "parameters"],
-)
-async def test_a_form_that_is_expensive_to_read_is_refused(form: bytes) -> None:
-    with pytest.raises(InvalidRequest):
-        form_fields(form, b"b")
-
-
-async def test_a_content_type_that_is_expensive_to_read_is_refused(tmp_path: Path) -> None:
-    upload = tmp_path / "form"
-    await anyio.Path(upload).write_bytes(b"--b--")
-    kind = 'multipart/form-data; boundary=b; x="' + ";" * 5000
-    with pytest.raises(InvalidRequest, match="too long"):
-        await anyio.to_thread.run_sync(read_upload, upload, kind, tmp_path / "data")

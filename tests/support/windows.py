@@ -62,6 +62,7 @@ def refuse(*_: object) -> None:
 
 def become_windows() -> None:
     """Take away what Windows lacks."""
+    asyncio.new_event_loop().close()  # Python 3.14 now chooses the loops of the real system
     for absent in ABSENT:
         sys.modules[absent] = None  # type: ignore[assignment]
     for holder, lacks in LACKING.items():

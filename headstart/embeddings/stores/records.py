@@ -146,7 +146,7 @@ class StoreCipher(Protocol):
 
     @property
     def key_ids(self) -> tuple[str, ...]:
-        """The ids of the keys, that of the first one first."""
+        """The ids of the keys, in the order in which the keys are tried."""
 
     def seal(self, value: bytes, place: bytes) -> bytes:
         """Return the encrypted envelope of a value. ``place``: its kind and owner."""

@@ -349,11 +349,12 @@ return last[1] and last[1][1] or ''
 """KEYS: prefix. ARGV: the arguments as MessagePack, then the blobs. Records refer to a blob by its
 place in ARGV, because cmsgpack cannot read binary strings. Returns the log's end.
 
-An answer whose call had a lease is not written if a later lease of the same call was taken, or if
-an answer with a later lease was written. Then the log says that the entry was deleted, so that the
-process that made it drops it.
+An answer whose call had a lease is written only if no later lease of the same call was taken, and
+no answer with a later lease was written. Otherwise the log says that the entry was deleted, so that
+the process that made it drops it.
 
-Entries expire by the server's clock: a node with a wrong clock cannot expire those of others."""
+Entries expire by the server's clock: a node with a wrong clock cannot expire the entries of other
+nodes."""
 
 LABEL = """
 local labels = KEYS[1] .. 'labels'
@@ -439,8 +440,8 @@ milliseconds. Returns whether it was written, the version, the value unless it w
 server's time in milliseconds, as the id of a row in a stream.
 
 The time is read from a stream because the Redis user may not be allowed to call TIME. The stream is
-made anew, because ids within a stream never go back: after a failover to a server whose clock is
-behind, they would not show its time."""
+made again each time, because ids within a stream never go back: after a failover to a server whose
+clock is behind, they would not show its time."""
 
 
 # --- rows of streams and hashes -------------------------------------------------------------------
@@ -678,7 +679,7 @@ class RedisStore(RecordStore):
         return Charged(added=bool(added), values=tuple(values))
 
     async def swap(self, name: str, seen: int, value: bytes, ttl_s: float) -> SwapResult:
-        """Replace a document if nobody else has, or else read it, in one script."""
+        """Replace a document if no other process has replaced it; otherwise read it. One script."""
         arguments = name, seen, value, _milliseconds(ttl_s)
         written, version, found, place = await self._run(SWAP, *arguments)
         now = int(place.partition(b"-")[0]) / 1000

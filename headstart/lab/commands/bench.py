@@ -49,7 +49,7 @@ PROMPTS_HELP = (
     'Your prompts: one text per line, or .jsonl with "prompt" or "messages".  [default: a mix]'
 )
 PARALLEL_HELP = "Warm calls at a time, of each provider and model. 1,4,16,64 finds the knee."
-JUDGE_HELP = 'Model that judges answers without the words of "expect".'
+JUDGE_HELP = 'Model that judges an answer that does not contain the words of "expect".'
 QUALITY_HELP = "Least share of right answers: the report names the cheapest model that has it."
 MOST_PARALLEL = 1000
 """The largest number in ``--concurrency``."""

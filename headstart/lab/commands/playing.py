@@ -195,6 +195,8 @@ def read_replay_input(paths: Sequence[Path], pattern: re.Pattern[str] | None = N
 def _read_replay_input(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> ReplayInput:
     lines = list(as_log_lines(line for path in paths for line in read_lines(path)))
     whole = [b"" if is_cut_off(line) else line for line in lines]
+    if not any(whole):
+        whole = lines  # an error then names the line that is cut off
     if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
         cut_off = sum(map(bool, lines)) - sum(map(bool, whole))
         return _recorded(read_log(whole), pattern, cut_off)

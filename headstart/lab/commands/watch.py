@@ -83,12 +83,12 @@ class WatchOptions:
 def watch(options: WatchOptions) -> None:
     """Measure on a schedule, and report when a provider has become worse.
 
-    A round makes --calls to each provider and model, one at a time. An alarm means that the time to
-    the first token, the speed, the share of right answers (prompts with "expect") or the price has
-    changed, and shows the route that the last rounds recommend as a diff of headstart.toml. At most
-    one month in twenty has a false alarm. --budget limits the cost of a day: with a small budget,
-    rounds come less often. Ctrl-C ends the command, which exits with 130. The next run continues
-    the history.
+    A round makes --calls to each provider and model, one at a time. An alarm means that one of four
+    figures has changed: the time to the first token, the speed, the share of right answers (prompts
+    with "expect") or the price. It shows the route that the last rounds recommend, as a diff of
+    headstart.toml. At most one month in twenty has a false alarm. --budget limits the cost of a
+    day: with a small budget, rounds come less often. Ctrl-C ends the command, which exits with 130.
+    The next run continues the history.
 
     Examples:
       headstart watch --budget 0.50

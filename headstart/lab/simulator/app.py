@@ -370,7 +370,7 @@ class Simulator:
         """Reset counts, random draws, weather, rate limits, prefixes and the counts of faults."""
         self._requests = 0
         self._started = self._clock()
-        self._struck: Counter[str] = Counter()
+        self._fault_uses: Counter[str] = Counter()
         self._limit.reset()
         self._prefixes.clear()
         self.batches.reset()
@@ -566,8 +566,8 @@ class Simulator:
         if fault.times is None:
             return True
         name = fault.header()
-        self._struck[name] += 1
-        return self._struck[name] <= fault.times
+        self._fault_uses[name] += 1
+        return self._fault_uses[name] <= fault.times
 
 
 def _write_reply(answer: SimulatedAnswer, wire: Wire, pace: Pace) -> ScriptedReply:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.message import Message
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
+from multipart import MultipartError, MultipartParser, parse_options_header
 
 from headstart.lab.simulator.chat_request import BadRequest
 from headstart.lab.simulator.simulated_calls import ScriptedReply, SimulatedRequest, json_reply
@@ -353,22 +354,12 @@ def _error(code: str, message: str, line: int | None) -> dict[str, Any]:
 
 def read_form(content_type: bytes, body: bytes) -> dict[str, tuple[str, bytes]]:
     """Return the file name, or "", and the data of each field. Raises BadRequest."""
-    head = Message()
-    head["content-type"] = content_type.decode("latin-1")
-    boundary = head.get_param("boundary")
-    if head.get_content_type() != "multipart/form-data" or not isinstance(boundary, str):
-        raise BadRequest("send the file as multipart/form-data")
-    form: dict[str, tuple[str, bytes]] = {}
-    for part in (b"\r\n" + body).split(b"\r\n--" + boundary.encode())[1:-1]:
-        headers, _, data = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
-        fields = Message()
-        for line in headers.decode("utf-8", "replace").split("\r\n"):
-            name, _, value = line.partition(":")
-            fields[name] = value.strip()
-        named = fields.get_param("name", header="content-disposition")
-        if isinstance(named, str):
-            form[named] = (fields.get_filename() or "", data)
-    return form
+    _, options = parse_options_header(content_type.decode("latin-1"))
+    try:
+        parts = MultipartParser(io.BytesIO(body), options.get("boundary", "")).parts()
+    except MultipartError as error:
+        raise BadRequest("send the file as multipart/form-data") from error
+    return {part.name: (part.filename or "", part.raw) for part in parts}
 
 
 def _page(

@@ -1,7 +1,7 @@
 """Faults of a simulated provider, and its weather, which decides when they occur.
 
-A test names a fault in the request header ``x-sim-fault``, as the JSON of one of the structs below
-(``Cut(after=5).header()`` makes it), or gives one to the whole simulator. A fault changes the
+A fault is one of the structs below. A test names it as JSON in the request header ``x-sim-fault``
+(``Cut(after=5).header()`` makes the JSON), or gives it to the whole simulator. A fault changes the
 scripted reply and does no I/O itself; ``ReplySender`` then sends that reply.
 
 ``after`` counts generated tokens. None means before the status line, 0 means after the headers and

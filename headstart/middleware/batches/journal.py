@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import mmap
 import os
 import re
 import secrets
 import sys
-from email.message import Message
 from hashlib import sha256
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import msgspec
+from multipart import (
+    MultipartError,
+    MultipartSegment,
+    PushMultipartParser,
+    parse_options_header,
+)
 
 from headstart.dialects.registry import RELAYED_PREFIXES
 from headstart.errors import ConfigError, HeadstartError, InvalidRequest
@@ -587,69 +591,50 @@ class BatchFolder:
 # --- uploads ---------------------------------------------------------------------------------
 
 
-class FormField(NamedTuple):
-    """A field of a form: the name of its file ("" without a file), and the place of its data."""
+class UploadWriter:
+    """Reads a form while it arrives, and writes its file into ``into``. The methods block.
 
-    filename: str
-    start: int
-    end: int
-
-
-def read_upload(upload: Path, content_type: str, into: Path) -> tuple[str, str]:
-    """Write the file of a form into ``into``; return its name and its purpose.
-
-    Raises InvalidRequest.
+    ``purpose`` and ``filename`` are None until their field has begun. Raises InvalidRequest for a
+    form that cannot be read, or that has too many fields or too long headers.
     """
-    if len(content_type) > LONGEST_HEADERS:
-        raise InvalidRequest("content-type: it is too long")
-    kind = Message()
-    kind["content-type"] = content_type
-    boundary = kind.get_param("boundary")
-    if kind.get_content_type() != "multipart/form-data" or not isinstance(boundary, str):
-        raise InvalidRequest("send the file as multipart/form-data with a boundary")
-    if not upload.stat().st_size:
-        raise InvalidRequest("the body is empty")
-    with (
-        upload.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
-        fields = form_fields(data, boundary.encode())
-        if "file" not in fields or "purpose" not in fields:
-            raise InvalidRequest("the form needs the fields 'file' and 'purpose'")
-        purpose = data[fields["purpose"].start : fields["purpose"].end][:64]
-        found = fields["file"]
+
+    def __init__(self, content_type: str, into: Path) -> None:
+        if len(content_type) > LONGEST_HEADERS:
+            raise InvalidRequest("content-type: it is too long")
+        kind, options = parse_options_header(content_type)
+        if kind != "multipart/form-data" or not options.get("boundary"):
+            raise InvalidRequest("send the file as multipart/form-data with a boundary")
+        self._parser = PushMultipartParser(
+            options["boundary"], max_header_size=LONGEST_HEADERS, max_segment_count=MOST_FIELDS
+        )
+        self._field = ""
+        self.filename: str | None = None
+        self.purpose: str | None = None
         into.touch(0o600)
-        with into.open("wb") as out:
-            for start in range(found.start, found.end, 2**20):
-                out.write(data[start : min(start + 2**20, found.end)])
-    return found.filename or "file", purpose.decode("utf-8", "replace")
+        self._out = into.open("wb")
 
+    def write(self, piece: bytes) -> None:
+        """Read the next piece of the form; an empty one ends the form."""
+        try:
+            for found in self._parser.parse(piece):
+                if isinstance(found, MultipartSegment):
+                    self._begin(found)
+                elif found and self._field == "file":
+                    self._out.write(found)
+                elif found and self._field == "purpose":
+                    self.purpose = (self.purpose or "") + found[:64].decode("utf-8", "replace")
+        except MultipartError as error:
+            raise InvalidRequest(f"the form cannot be read: {error}") from error
+        if not piece and (self.filename is None or self.purpose is None):
+            raise InvalidRequest("the form needs the fields 'file' and 'purpose'")
 
-def form_fields(data: bytes | mmap.mmap, boundary: bytes) -> dict[str, FormField]:
-    """Return the fields of a form by name.
+    def _begin(self, field: MultipartSegment) -> None:
+        self._field = field.name or ""
+        if self._field == "file" and self.filename is not None:
+            raise InvalidRequest("the form has two files")
+        if self._field == "file":
+            self.filename = field.filename or "file"
 
-    Raises InvalidRequest for a form that is cut, or that has too many fields.
-    """
-    fields: dict[str, FormField] = {}
-    mark = b"--" + boundary
-    at = data.find(mark)
-    for _ in range(MOST_FIELDS + 1):
-        at += len(mark)
-        if data[at : at + 2] == b"--":
-            return fields
-        head = data.find(b"\r\n\r\n", at, at + LONGEST_HEADERS)
-        end = data.find(b"\r\n" + mark, max(head, at))
-        if at < len(mark) or head < 0 or end < 0:
-            raise InvalidRequest(
-                "the form ends before its last boundary, or a field has no headers"
-            )
-        headers = Message()
-        for line in data[at:head].decode("utf-8", "replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip():
-                headers[name.strip()] = value.strip()
-        named = headers.get_param("name", header="content-disposition")
-        if isinstance(named, str):
-            fields[named] = FormField(headers.get_filename() or "", head + 4, end)
-        at = end + 2
-    raise InvalidRequest(f"the form has more than {MOST_FIELDS} fields")
+    def close(self) -> None:
+        """Close the file."""
+        self._out.close()

@@ -14,7 +14,7 @@ import re
 import time
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 from weakref import WeakValueDictionary
 
@@ -40,9 +40,9 @@ from headstart.middleware.batches.journal import (
     KeptBatch,
     KeptFile,
     RequestCounts,
+    UploadWriter,
     new_id,
     read_requests,
-    read_upload,
     unanswered_row,
 )
 from headstart.middleware.batches.run import BatchBooks, BatchRun
@@ -103,6 +103,15 @@ _OF_ONE_REQUEST = re.compile(
     rb"|idempotency-key|x-headstart-(?!scope$).*"
 )
 """Headers of the owner's request that its batch does not get."""
+
+
+class _OpenBatch(NamedTuple):
+    """A batch that runs in this process."""
+
+    owner: str
+    batch: KeptBatch
+    requests: list[BatchRequest]
+    journal: BatchJournal
 
 
 class _TaggedBooks:
@@ -261,32 +270,35 @@ class BatchService:
             )
 
     async def _keep_form(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
-        folder, most = self.folder, self.settings.max_file_bytes
-        whole, data = folder.root / f"{new_id('form-')}.part", folder.root / new_id("data-")
+        kind = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
+        data = self.folder.root / f"{new_id('form-')}.part"
         try:
-            with await asyncio.to_thread(_opened, whole) as out:
-                size, waiting = 0, bytearray()
-                async for piece in iterate_body(receive):
-                    size += len(piece)
-                    if size > most + FORM_BYTES:
-                        raise RequestTooLarge(f"the file exceeds batches.max_file_bytes ({most})")
-                    waiting += piece
-                    if len(waiting) >= PIECE:
-                        await asyncio.to_thread(out.write, bytes(waiting))
-                        waiting.clear()
-                await asyncio.to_thread(out.write, bytes(waiting))
-                await asyncio.to_thread(out.flush)
-                kind = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
-                name, purpose = await asyncio.to_thread(read_upload, whole, kind, data)
-                if purpose != PURPOSE:
-                    raise InvalidRequest(
-                        f"purpose: {purpose!r} is not kept here, only {PURPOSE!r}: this server "
-                        "runs batches itself (batches.dir)"
-                    )
-                now = self.clock()
-                return await asyncio.to_thread(folder.keep, owner, data, name, purpose, now)
+            form = await asyncio.to_thread(UploadWriter, kind, data)
+            with contextlib.closing(form):
+                await self._receive_form(form, receive)
+            if form.purpose != PURPOSE:
+                raise InvalidRequest(
+                    f"purpose: {form.purpose!r} is not kept here, only {PURPOSE!r}: this server "
+                    "runs batches itself (batches.dir)"
+                )
+            kept = partial(self.folder.keep, owner, data, form.filename or "", PURPOSE)
+            return await asyncio.to_thread(kept, self.clock())
         finally:
-            await asyncio.to_thread(_remove, whole, data)
+            await asyncio.to_thread(partial(data.unlink, missing_ok=True))
+
+    async def _receive_form(self, form: UploadWriter, receive: Receive) -> None:
+        size, waiting, most = 0, bytearray(), self.settings.max_file_bytes
+        async for piece in iterate_body(receive):
+            size += len(piece)
+            if size > most + FORM_BYTES:
+                raise RequestTooLarge(f"the file exceeds batches.max_file_bytes ({most})")
+            waiting += piece
+            if len(waiting) >= PIECE:
+                await asyncio.to_thread(form.write, bytes(waiting))
+                waiting.clear()
+        if waiting:
+            await asyncio.to_thread(form.write, bytes(waiting))
+        await asyncio.to_thread(form.write, b"")
 
     async def _send_data(self, owner: str, file: KeptFile, send: Send, request_id: str) -> None:
         path = self.folder.path(owner, file.id, "data")
@@ -433,21 +445,15 @@ class BatchService:
             batch = msgspec.structs.replace(
                 batch, status="in_progress", in_progress_at=int(self.clock())
             )
-            reason, counts = await self._ask(owner, batch, requests, journal, headers)
-            await self._finish(owner, batch, requests, journal, reason, counts)
+            running = _OpenBatch(owner, batch, requests, journal)
+            await self._finish(running, *await self._ask(running, headers))
             ended = True
         finally:
             await asyncio.shield(asyncio.to_thread(journal.close, delete=ended))
 
-    async def _ask(
-        self,
-        owner: str,
-        batch: KeptBatch,
-        requests: list[BatchRequest],
-        journal: BatchJournal,
-        headers: Headers,
-    ) -> tuple[str | None, RequestCounts]:
+    async def _ask(self, running: _OpenBatch, headers: Headers) -> tuple[str | None, RequestCounts]:
         """Ask all requests; return the reason for an early stop, and the counts."""
+        owner, batch, requests, journal = running
         concurrency = ConcurrencyLimit(1, len(requests) + 1)
         books = self.books.batches[batch.id] = BatchBooks()
         begin = partial(  # the sorting of 50,000 requests takes a second
@@ -479,25 +485,16 @@ class BatchService:
                 run.stop(EXPIRED)
             await asyncio.sleep(LOOK_S)
 
-    async def _finish(
-        self,
-        owner: str,
-        batch: KeptBatch,
-        requests: list[BatchRequest],
-        journal: BatchJournal,
-        reason: str | None,
-        counts: RequestCounts,
-    ) -> None:
+    async def _finish(self, running: _OpenBatch, reason: str | None, counts: RequestCounts) -> None:
         """Write the output, and save how the batch ended."""
+        owner, batch, requests, journal = running
         now = self.clock()
         unanswered = [
             unanswered_row(each, EXPIRED if reason == EXPIRED else STOPPED, _unasked_reason(reason))
             for each in requests
             if reason not in (None, CANCELLED) and not journal.holds(each.place)
         ]
-        output, errors = await asyncio.to_thread(
-            self._write_output, owner, batch.id, journal, unanswered, now
-        )
+        output, errors = await asyncio.to_thread(self._write_output, running, unanswered, now)
         status, times = _ENDINGS.get(reason, ("failed", ("failed_at",)))
         done = msgspec.structs.replace(
             batch,
@@ -511,24 +508,20 @@ class BatchService:
         await asyncio.to_thread(self.folder.save, owner, done)
 
     def _write_output(
-        self,
-        owner: str,
-        id: str,
-        journal: BatchJournal,
-        unanswered: list[msgspec.Raw],
-        now: float,
+        self, running: _OpenBatch, unanswered: list[msgspec.Raw], now: float
     ) -> tuple[str | None, str | None]:
         """Write the files of answers and of errors, and return their ids. It blocks."""
         ids: list[str | None] = []
         for name, succeeded in (("output", True), ("error", False)):
             place = self.folder.root / new_id("data-")
-            count = journal.write_output(place, succeeded=succeeded)
+            count = running.journal.write_output(place, succeeded=succeeded)
             if not succeeded and unanswered:
                 with place.open("ab") as out:
                     out.write(b"\n".join(map(bytes, unanswered)) + b"\n")
             if count or (unanswered and not succeeded):
                 place.chmod(0o600)
-                kept = self.folder.keep(owner, place, f"{id}_{name}.jsonl", OUTPUT, now)
+                filename = f"{running.batch.id}_{name}.jsonl"
+                kept = self.folder.keep(running.owner, place, filename, OUTPUT, now)
                 ids.append(kept.id)
             else:
                 place.unlink()
@@ -588,17 +581,6 @@ def _unasked_reason(reason: str | None) -> str:
 def _errors(code: str, message: str, line: int | None) -> dict[str, Any]:
     error = {"code": code, "message": message, "param": None, "line": line}
     return {"object": "list", "data": [error]}
-
-
-def _opened(path: Path) -> Any:
-    path.touch(0o600)
-    return path.open("wb")
-
-
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
 
 
 async def _read_json(receive: Receive) -> dict[str, Any]:

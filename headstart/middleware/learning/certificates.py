@@ -54,7 +54,7 @@ class CertificateRow(Frozen, omit_defaults=False):
     cold_start_hits: int = 0
     """Number of ``hits`` by the cold-start rule, which ``max_error`` does not cover."""
     path: str = ""
-    """Where the domain's last request arrived; "": the books have none of its requests any more."""
+    """Where the domain's last request arrived; "": the books have no request of it."""
     route: str = ""
     """The ``[[route]]`` of the domain; "": none."""
     caller: str = ""

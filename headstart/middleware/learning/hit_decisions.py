@@ -128,7 +128,7 @@ def _flips(verdict: Verdict, short: float | None, contributions: dict[str, float
 
 
 def _without(verdict: Verdict, short: float, contributions: dict[str, float]) -> str:
-    """Name the features that each, alone, kept the score below the threshold."""
+    """Name each feature without which the score would have reached the threshold."""
     if verdict.rule is not Rule.LEARNED:
         return ""
     enough = [

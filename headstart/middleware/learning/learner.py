@@ -28,7 +28,7 @@ from headstart.policies.agreement.judge import (
 )
 from headstart.policies.match import Veto
 from headstart.reply import Transcript
-from headstart.types import CacheKey, Call, Completion, Entry, Latest, RawResponse, ulid_time
+from headstart.types import Answer, CacheKey, Call, Entry, Latest, RawResponse, ulid_time
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,8 +54,8 @@ SAVED_UP_S = 30.0
 """Unused CPU time of so many seconds is saved up for busy times."""
 FIRST_PRICE_S = 0.01
 FIRST_PRICES = 5.0
-"""The prior of the average price: a new budget assumes five comparisons (``FIRST_PRICES``) of 0.01
-s of CPU time each (``FIRST_PRICE_S``)."""
+"""The prior of the average price: a new budget assumes this number of comparisons, each of
+``FIRST_PRICE_S`` seconds of CPU time."""
 PRICE_MEMORY = 0.99
 """Each comparison multiplies the weights of all older ones in the average price by this factor."""
 COMPARED = "compared answers"
@@ -251,9 +251,7 @@ LONG = 16_384
 class SecondOpinion(Protocol):
     """Judges pairs about which the built-in judge is unsure."""
 
-    async def same(
-        self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
-    ) -> bool | None:
+    async def same(self, question: str, cached: Answer, fresh: Answer) -> bool | None:
         """Return the judgement, or None if it is unsure or its budget is spent."""
 
 
@@ -269,9 +267,7 @@ class AnswerJudge:
     sketch: Callable[[str], NDArray[np.float32]] | None = None
     _vectors: Latest[int, NDArray[np.float32]] = field(default_factory=lambda: Latest(MOST_VECTORS))
 
-    async def compare(
-        self, entry: Entry, question: str, fresh: Completion | RawResponse
-    ) -> Agreement:
+    async def compare(self, entry: Entry, question: str, fresh: Answer) -> Agreement:
         """Judge a fresh answer to ``question`` against the entry of a similar question."""
         cached = entry.answer
         agreement = await self._judge(cached, fresh, (question, entry.key.query))
@@ -288,10 +284,7 @@ class AnswerJudge:
         return msgspec.structs.replace(agreement, same=same)
 
     async def _judge(
-        self,
-        cached: Completion | RawResponse,
-        fresh: Completion | RawResponse,
-        questions: tuple[str, str | None],
+        self, cached: Answer, fresh: Answer, questions: tuple[str, str | None]
     ) -> Agreement:
         """Judge by words, then by sketches. Encode the answers only if both are unsure."""
         long = answer_size(cached) + answer_size(fresh) > LONG
@@ -338,8 +331,8 @@ class AnswerJudge:
 
 
 def _judge_words(
-    cached: Completion | RawResponse,
-    fresh: Completion | RawResponse,
+    cached: Answer,
+    fresh: Answer,
     questions: tuple[str, str | None],
 ) -> tuple[AnswerPair, Agreement, tuple[str, ...]]:
     """Judge two answers by their words; return also the texts to encode, if words do not decide."""
@@ -358,7 +351,7 @@ def _judge_sketches(
     return pair.judge_by_sketches(float(one @ other))
 
 
-def answer_size(answer: Completion | RawResponse) -> int:
+def answer_size(answer: Answer) -> int:
     """Return the length of an answer in characters, roughly."""
     if isinstance(answer, RawResponse):
         return len(answer.body)
@@ -384,7 +377,7 @@ NO_ANSWER = RawResponse(headers=(), body=b"")
 class FeedbackSample(NamedTuple):
     """A question and its neighbour, for which the fresh answer will give a label.
 
-    ``id`` is that of the request that gets the fresh answer.
+    ``id`` names the request that gets the fresh answer.
     """
 
     id: str
@@ -410,7 +403,7 @@ class PendingComparison(NamedTuple):
     """
 
     sample: FeedbackSample
-    fresh: Completion | RawResponse
+    fresh: Answer
     stored: bool
 
 
@@ -635,9 +628,7 @@ class ModelJudge:
     new_id: Callable[[], str]
     observer: Observer
 
-    async def same(
-        self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
-    ) -> bool | None:
+    async def same(self, question: str, cached: Answer, fresh: Answer) -> bool | None:
         """Return the judgement; None if unsure, or if no budget is left. Raises UpstreamError."""
         if not self.budget.take():
             return None

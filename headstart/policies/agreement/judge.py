@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.policies.guards.words import is_function_word, stem
-from headstart.types import UNDECODABLE, Choice, Completion, Frozen, RawResponse, Refusal, ToolCall
+from headstart.types import UNDECODABLE, Choice, Completion, Frozen, Refusal, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
-    Answer: TypeAlias = Completion | RawResponse
+    from headstart.types import Answer
 
 
 _TRUNCATED = frozenset({"length", "max_tokens", "model_length"})
@@ -140,7 +139,7 @@ _SHORT_CHARS = 100
 JUDGED_CHARS = 6000
 """Number of characters at the beginning of an answer that are compared."""
 MOST_QUESTION_WORDS = 60
-"""A longer prompt contains documents. Its words are not those of a question."""
+"""A longer prompt contains documents, so its words are not the words of a question."""
 
 _TOKEN = re.compile(
     r"""
@@ -368,8 +367,8 @@ class AgreementModel(Frozen):
 class ErrorRates(Frozen):
     """How often the judge errs when it is sure, and how often it is not sure.
 
-    These rates correct an observed share of differing answers (Rogan and Gladen 1978), ``e =
-    (observed - beta) / (1 - alpha - beta)``, until null audits have measured beta. The judge is
+    Until null audits have measured beta, these rates correct an observed share of differing answers
+    (Rogan and Gladen 1978): ``e = (observed - beta) / (1 - alpha - beta)``. The judge is
     unsure more often about answers that differ, so ``e`` of the sure pairs is too small for all
     pairs: its odds have to be multiplied by ``(1 - unsure) / (1 - unsure_different)``.
     """
@@ -481,7 +480,7 @@ class AnswerPair:
     def judge(self, cosine: float | None, model: AgreementModel | None = None) -> Agreement:
         """Judge the answers. The order of the two does not matter. Never raises.
 
-        ``cosine`` is that of the ``texts_to_encode``. It is None if the encoder failed: then only
+        ``cosine`` compares the ``texts_to_encode``. It is None if the encoder failed: then only
         the words of free text are compared, and the judge is unsure more often. If the answers have
         several choices, the pair of choices that differs most decides. ``model`` replaces the
         built-in model for answers with (or without) a cosine.

@@ -237,10 +237,10 @@ def negations(
 
 
 def negations_differ(a: Parse, b: Parse) -> bool:
-    """Veto if one prompt is negated and the other is not, or if they replace the other way round.
+    """Veto if one prompt is negated and the other is not, or if they exchange what replaces what.
 
-    "X instead of Y" and "Y instead of X" replace the other way round. There is no veto if both
-    prompts complain ("My card isn't working", "My card fails"), if both end something ("Stop
+    "X instead of Y" and "Y instead of X" are such an exchange. There is no veto if both prompts
+    complain ("My card isn't working", "My card fails"), if both end something ("Stop
     sending letters", "Cancel letters"), or if an opposite cancels the negation ("not correct",
     "wrong").
     """

@@ -239,12 +239,13 @@ def words_substituted(a: Parse, b: Parse) -> bool:
     """Veto if content words were exchanged and their vectors are far apart.
 
     This is for prompts in which a few words were exchanged, and for the words between a long common
-    start and end, where the similarity is mostly that of the context. In a language that the
+    start and end, where the similarity comes mostly from the context. In a language that the
     encoder hardly knows, the exchange of more words is a veto, too.
 
-    Some changes are a veto whatever the vectors are: any other word or word order in a long text
-    (neither the similarity nor the vectors show what such a change means), another quoted sentence,
-    another text after a colon, and a change of only the tense or of one word such as "before".
+    Some changes are a veto whatever the vectors are. In a long text it is any other word or word
+    order: neither the similarity nor the vectors show what such a change means. In any text it is
+    another quoted sentence, another text after a colon, and a change of only the tense or of one
+    word such as "before".
     """
     if (
         _text_changed(a, b)

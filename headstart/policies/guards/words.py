@@ -594,8 +594,9 @@ def _is_typo(ours: str, theirs: str, *, inside: bool, both_rare: bool) -> bool:
     """Tell whether two words that differ in these letters may be the same word, mistyped.
 
     A letter ``inside`` the word is missing, or two letters changed places. If only one of the words
-    is rare, a letter may also be one beside it on the keyboard or another vowel, or the longer word
-    may be made of two ("cellphone", "phone"). If both are rare, other letters make another word.
+    is rare, a letter may also be replaced by its neighbour on the keyboard or by another vowel. Or
+    the longer word is made of two ("cellphone", "phone"). If both words are rare, other letters
+    make another word.
     """
     if not ours or not theirs:
         more = len(ours + theirs)

@@ -247,7 +247,8 @@ def _judged_different(rate: float, state: DomainState, error_limit: ErrorLimit) 
 
     A wrong hit gets a label with the probability 1 - unsure_different, a right one with
     1 - unsure_same. Of the labels of wrong hits, the share 1 - false_agree says "different"; of
-    those of right hits, false_disagree. (``wrong`` and ``right`` are divided by 1 - unsure_same.)
+    the labels of right hits, the share false_disagree. (``wrong`` and ``right`` are divided by 1 -
+    unsure_same.)
     """
     noise = noise_of(state, error_limit)
     wrong = rate * ((1 - noise.unsure_different) / (1 - noise.unsure_same))
@@ -465,15 +466,15 @@ class Domain:
         self._entries = EntryStatsTable()
         self._state = initial_state()
         self._rule: tuple[DomainState, Rule] | None = None
-        """The rule in force, after the state from which it follows."""
+        """A state, and the rule that follows from it."""
         self._least: tuple[ErrorCurve, float | None] | None = None
         self._hopeful = False
-        """At the last update no threshold met the error target, which errors of the judge may
-        explain (``_judge_may_explain``)."""
+        """At the last update no threshold met the error target, and errors of the judge may be the
+        reason (``_judge_may_explain``)."""
         self.asked_twice = 0
         """The misses that this process has asked twice. Not all of them lead to a label."""
         self._gate: tuple[object, GateCounts, Gate] | None = None
-        """The gate, after the state and the counts from which it was computed."""
+        """A state and counts, and the gate that was computed from them."""
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
             self._state = redraw_curve(self._state, error_limit)
@@ -538,7 +539,7 @@ class Domain:
     def threshold(self, max_error: float | None = None) -> float | None:
         """Return the least score (at cold start: similarity) of a hit; None: serve nothing.
 
-        ``max_error`` is a stricter target than that of the domain. A laxer one has no effect.
+        ``max_error`` is a stricter target than the domain has. A laxer one has no effect.
         """
         target = self.error_limit.max_error if max_error is None else max_error
         target = min(target, self.error_limit.max_error)
@@ -554,7 +555,7 @@ class Domain:
         return self._state.sketches
 
     def gate(self, counts: GateCounts) -> Gate:
-        """Return which questions are worth encoding. ``counts`` has those of this process."""
+        """Return which questions are worth encoding. ``counts`` has the counts of this process."""
         known = self._gate
         if known is None or known[0] is not self._state or known[1] is not counts:
             threshold, learned = self.threshold(), self.rule is Rule.LEARNED
@@ -788,7 +789,7 @@ class Domain:
 
 
 def _is_hard_guard(veto: str | None) -> bool:
-    """Tell whether a veto is that of a guard which the learned rule always obeys."""
+    """Tell whether a veto comes from a guard that the learned rule always obeys."""
     return veto is not None and veto not in OWN_VETOES | SOFT_GUARDS
 
 

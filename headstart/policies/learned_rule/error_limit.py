@@ -293,10 +293,10 @@ FIRST_REPEATS, FIRST_REPEAT_RATE = 50, 0.5
 REPEAT_RATE, MOST_REPEATS = 0.2, 200
 """The share of later near misses, and the number of null audits after which none is asked twice."""
 REPEAT_SCORE = 2.0
-"""The least score of a miss that is asked twice: that of pairs which are served. Prompts whose
-answers always differ, such as stories, have lower ones. If they were asked twice, too, the judge
-would seem to err more than it does on hits: with 10 % of such topics, 3.8 % of the other hits were
-wrong at a target of 2 %, in place of 1.9 %."""
+"""The least score of a miss that is asked twice. Pairs that are served have such scores. Prompts
+whose answers always differ, such as stories, have lower ones. If they were asked twice, too, the
+judge would seem to err more than it does on hits: with 10 % of such topics, 3.8 % of the other hits
+were wrong at a target of 2 %, in place of 1.9 %."""
 PRINCIPAL_SHARE = 0.05
 """The largest share of the memory for one of many principals."""
 MOST_ENTRY_STATS = 10_000

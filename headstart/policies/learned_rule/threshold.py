@@ -13,7 +13,7 @@ are drawn uniformly. A certificate assumes that the rate was stable while they w
 
 **Which pairs are compared.** The fresh answer to a miss may be compared with the neighbour's
 answer. A comparison may need the encoding of an answer, which costs more than all other work for a
-miss, so pairs are drawn with a probability that depends on the CPU time that is left. With enough
+miss. So pairs are drawn with a probability that depends on the CPU time that is left. With enough
 CPU time, nearly all pairs are compared. With less, pairs near the threshold are preferred, because
 only they show where the threshold must be. The probability never depends on the answers, and each
 label also counts for the pairs that were not drawn. So with fewer comparisons the same rule is
@@ -320,7 +320,7 @@ PLENTY = 0.5
 """While more than this share of the budget is left, all pairs near the threshold are compared."""
 FAR_POWER = 3
 """When little of the budget is left, the probability of pairs near the threshold is proportional to
-what is left, and that of all other pairs to this power of it."""
+the part that is left. The probability of all other pairs is proportional to this power of it."""
 
 
 def comparison_share(verdict: Verdict, max_error: float, left: float) -> float:

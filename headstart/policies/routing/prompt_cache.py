@@ -1,8 +1,8 @@
 """Chooses the prefixes of a prompt that a provider should cache, if it caches only marked ones.
 
-Such a provider charges more for tokens that it writes to its cache (at Anthropic 1.25 times the
-price of input) and less for tokens that it reads there (0.1 times). A written prefix lives for five
-minutes after its last use. So a write pays if
+Such a provider charges more for tokens that it writes to its cache: at Anthropic 1.25 times the
+price of input. It charges less for tokens that it reads there: 0.1 times. A written prefix lives
+for five minutes after its last use. So a write pays if
 
     expected reads in this time x (1 - read price) > write price - 1.
 

@@ -260,8 +260,8 @@ _LEARN_AGAIN_S = 0.05
 """While more than half of each limit is left, headers are read once in this time."""
 _SHORTEST_RESET_S = 1e-3
 _OTHERS_S = 3.0
-"""If a provider counts more use than this process for so many seconds, all of the difference is
-taken as the use of other processes with the same key."""
+"""If a provider counts more use than this process does, for this many seconds, all of the
+difference counts as the use of other processes with the same key."""
 _AFTER_WINDOW_S = 0.03
 """Seconds after the end of a window until it is used again."""
 _LONG_WINDOW_S = 5.0

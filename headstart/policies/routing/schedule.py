@@ -159,8 +159,8 @@ def backoff_s(attempt: int, draw: float, retry_after_s: float | None) -> float:
 
     Full jitter (AWS Architecture Blog, "Exponential Backoff And Jitter", 2015): uniform in
     [0, min(cap, base x 2^attempt)], with ``draw`` uniform in [0, 1). If the provider names a time
-    (``retry_after_s``), the wait is that time plus up to 0.25 s, so that callers with the same time
-    do not retry at the same moment.
+    (``retry_after_s``), the wait is that time plus up to 0.25 s. So callers with the same time do
+    not retry at the same moment.
     """
     if retry_after_s is not None:
         return retry_after_s + draw * _BASE_S
