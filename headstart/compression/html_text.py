@@ -8,6 +8,7 @@ the meaning, as in ``10^6`` or ``[was: $99]``.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from html import unescape
 from html.parser import HTMLParser
 from itertools import islice
@@ -30,15 +31,27 @@ a program."""
 _FORMULA = re.compile(r"<m(?:sup|sub|frac|sqrt|root|over|under|table)", re.IGNORECASE)
 _MATH = re.compile(r"<math\b(?![^<>]*\salttext\s*=)", re.IGNORECASE)
 _TEMPLATE = re.compile(
-    r"<\?(?:php\b|=)|<%|\{%|\{\{|\{#(?:each|if)\b|<(?:c|fmt|jsp|ui):\w|<cf(?:script|if|loop|output|set)\b"
-    r"|\s(?:th:\w+|v-if|v-for|\*ng\w+|x-for|x-if)=",
+    r"<\?(?!xml)[a-z=]|<%|\{%|\{\{|\{#(?:each|if)\b|<(?:c|fmt|jsp|ui):\w|<cf(?:script|if|loop|output|set)\b"
+    r"|\s(?:(?:th|py|tal|xsl):\w+|v-if|v-for|\*ng\w+|x-for|x-if)=",
     re.IGNORECASE,
 )
 """Marks of a program that makes pages: PHP, ERB, ASP, Jinja, Handlebars, Go, JSP, Vue and so on."""
 _MOST_TEMPLATE_MARKS = 20
 """The largest number of such marks that are looked at: pages about templates show them as code."""
 _SHOWN = ("pre", "code", "textarea", "kbd", "samp")
-_TITLE = re.compile(r"<title[^<>]*>([^<>]*)</title", re.IGNORECASE)
+_CELL = re.compile(r"<t[dh]\b", re.IGNORECASE)
+_EMPTY_CELL = re.compile(
+    r"<t[dh]\b[^<>]*+>(?:\s|&nbsp;|</?(?:b|div|em|i|p|span)\b[^<>]*+>"
+    r"|<img\b(?![^<>]*\balt\s*=\s*[\"'][^\"'])[^<>]*+>)*+</t[dh]",
+    re.IGNORECASE,
+)
+"""Matches a cell without words."""
+_MOST_EMPTY = 0.2
+"""The largest share of the cells that may have a look of their own and no words."""
+_LABEL_IN_SVG = re.compile(
+    r"<(?:desc|text|title)\b[^<>]*+>((?:(?!</?(?:desc|text|title)\b).)*+)</",
+    re.DOTALL | re.IGNORECASE,
+)
 _START = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?(?:<!doctype\s+html|<html\b)", re.IGNORECASE)
 _TAG = re.compile(r"</?([a-zA-Z][^\s<>/]*+)([^<>]*+)>")
 _ATTRIBUTE = re.compile(r"(?<![^\s\"'])([^\s=<>\"'/]++)\s*+=\s*+(?:\"[^\"]*\"|'[^']*'|[^\s\"'>]+)")
@@ -121,6 +134,7 @@ class _Visible(NamedTuple):
     """The JSON in scripts."""
     large: bool
     """True if some JSON is too long to be sent."""
+    title: str
 
 
 def html_to_text(html: str) -> str | None:
@@ -134,7 +148,7 @@ def html_to_text(html: str) -> str | None:
         return None
     if _MATH.search(visible.html) and _FORMULA.search(visible.html):
         return None
-    if _is_template(visible.html):
+    if _is_template(visible.html) or _shows_by_colour(visible.html):
         return None
     reader = _HTMLReader()
     try:
@@ -145,8 +159,7 @@ def html_to_text(html: str) -> str | None:
     body = _BREAK.sub("\n", reader.text()).strip()
     if not body or (visible.large and len(body) < _MIN_WORDS):
         return None
-    title = _TITLE.search(html)
-    heading = " ".join(unescape(title[1]).split()) + "\n" if title else ""
+    heading = f"{visible.title}\n" if visible.title else ""
     data = [f"[data: {each}]" for each in dict.fromkeys(visible.data)]
     return "\n".join([_HEADER + heading + body, *data])
 
@@ -164,28 +177,42 @@ def _is_template(html: str) -> bool:
     )
 
 
+def _shows_by_colour(html: str) -> bool:
+    """Tell whether the looks of cells without words tell something, as in a table of results."""
+    looks = {cell: count for cell, count in Counter(_EMPTY_CELL.findall(html)).items() if count > 1}
+    styled = sum(count for cell, count in looks.items() if "=" in cell)
+    return len(looks) > 1 and styled > _MOST_EMPTY * len(_CELL.findall(html))
+
+
 def _visible(html: str) -> _Visible | None:
     """Remove comments, scripts and other hidden elements; None if one is never closed."""
     lower = html.lower()
     out: list[str] = []
     data: list[str] = []
-    at, large = 0, False
+    at, large, title = 0, False, ""
     while found := _HIDDEN.search(html, at):
-        out.append(html[at : found.start()])
+        # A comment may stand within a word, as React writes them: ``$<!-- -->5``.
+        out.append(html[at : found.start()] + " " * (found[1] is not None))
         close = "-->" if found[1] is None else f"</{found[1].lower()}"
         close_at = lower.find(close, found.end())
         end = lower.find(">", close_at) if close_at >= 0 else close_at
         if end < 0:
             return None
+        body = html[found.end() + 1 : close_at].strip()
+        if close == "</svg":
+            labels = map(str.strip, _LABEL_IN_SVG.findall(body))
+            said = " | ".join(filter(None, labels))
+            out.append(f"[image: {said}] " if said else "")
+        elif close == "</title":
+            title = title or " ".join(unescape(body).split())
         kind = _DATA.search(found[2] or "")
         if kind is not None:
-            body = html[found.end() + 1 : close_at].strip()
             if kind[1] or len(body) <= _MOST_DATA:
                 data.append(minify(body) or body)
             else:
                 large = True
         at = end + 1
-    return _Visible(" ".join([*out, html[at:]]), data, large)
+    return _Visible("".join([*out, html[at:]]), data, large, title)
 
 
 class _Open(NamedTuple):

@@ -98,6 +98,7 @@ _STAMP = re.compile(
     r"|\d\d([-/.])\d\d\1(?:\d\d){1,2}[ T]\d\d:\d\d|\d\d[-.]\d\d \d\d:\d\d:"
     r"|\d\d/[A-Z][a-z]{2}/\d{4}:|(?:19|20)\d\d[01]\d[0-3]\d(?:[-T_ ]\d\d:\d\d|T\d{6})"
     r"|[IWEFC]\d{4} \d\d:\d\d:|\d{1,3}>1? ?(?:\d{4}-|[A-Z][a-z]{2} )|\W{0,8}\d+\.\d{6}\]"
+    r"|\d+[.,]\d{3}s\]"
     r"|(?:time|ts|level|lvl)=\S"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b)"
 )
@@ -117,14 +118,16 @@ these."""
 _TIME = re.compile(
     r"(?:\d{1,4}[-/.](?:\d\d|[A-Z][a-z]{2})[-/.]\d{1,4}[T :_]?|[A-Z][a-z]{2} +\d{1,2} "
     r"|[IWEFC]\d{4} )?"
-    r"(?:(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?|(?<=\[)[ ]*(\d+\.\d{6})(?=\]))"
+    r"(?:(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?"
+    r"|(?<=\[)[ ]*(\d+[.,]\d{3}(?:\d{3}|(?=s)))s?(?=\]))"
 )
 _TIME_WITHIN = 160
 """The number of characters in which the time of a line is searched."""
-_VALUE = re.compile(
-    r"(?<![^\s=:,;|/()\[\]\"'])([^\s=:,;|/()\[\]\"'0-9]*[0-9][^\s=:,;|/()\[\]\"']*)"
-)
-_NUMBER = re.compile(r"([^\d.+-]{0,12}[-+]?)(\d+(?:\.\d+)?)([^\d.]{0,12})")
+_BETWEEN = r"\s=:,;|/()\[\]\"'<>\u2192"
+_VALUE = re.compile(rf"(?<![^{_BETWEEN}])([^{_BETWEEN}0-9]*[0-9](?:[^{_BETWEEN}]*[^{_BETWEEN}-])?)")
+"""Matches a value that holds a digit. A hyphen at its end is no part of it, as in ``20M->5M``."""
+_NUMBER = re.compile(r"([^\d.+-]{0,12}[-+]?)(\d+(?:\.\d+)?(?:[eE][-+]\d{1,3})?)([^\d.]{0,12})")
+_DURATION = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6}(?:\.\d+)?)s)?")
 _WORD = re.compile(r"[\w.:/@-]+")
 _MIN_LINES = 20
 """The fewest lines of a log."""
@@ -261,16 +264,18 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
         stays.update(_lines_with_unusual_values(form, lines[form.numbers[0]]))
         stays.update(_pauses(form.numbers, times, regular=True))
     stays.update(_around(forms, trouble, lines))
-    keep: list[bool] = []
-    following = 0
+    keep = [False] * len(lines)
+    following, head = 0, -_LONGEST_EVENT
     for number, line in enumerate(lines):
-        if trouble[number]:
-            following = _LONGEST_EVENT
-        elif _is_stamped(line):
-            following = 0
-        kept = trouble[number] or number in stays or following > 0
-        following -= 1
-        keep.append(kept or (line[:1].isspace() and bool(keep) and keep[-1]))
+        stamped = _is_stamped(line)
+        if stamped:
+            head = number
+        following = _LONGEST_EVENT if trouble[number] else 0 if stamped else following - 1
+        keep[number] = trouble[number] or number in stays or following > 0
+        if keep[number] and line.strip() and not stamped and number - head < _LONGEST_EVENT:
+            keep[head] = True
+    for number, line in enumerate(lines[1:], 1):
+        keep[number] |= line[:1].isspace() and keep[number - 1]
     return keep
 
 
@@ -280,14 +285,16 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
 def _lines_with_unusual_values(form: _Form, first: str) -> Iterator[int]:
     """Yield the numbers of the lines whose values are unusual for their form."""
     skipped = _time_columns(first)
-    for place, column in enumerate(zip(*form.rows, strict=True)):
+    columns = list(zip(*form.rows, strict=True))
+    for place, column in enumerate(columns):
         counts = Counter(column)
         if len(counts) == 1 or place in skipped:
             continue
         odd = {*_odd_values(column, counts), *_odd_forms(counts)}
         if odd:
             yield from (form.numbers[at] for at, value in enumerate(column) if value in odd)
-        yield from (form.numbers[at] for at in _extremes(column, counts))
+        after = columns[place + 1 : place + 3]
+        yield from (form.numbers[at] for at in _extremes(column, counts, after))
 
 
 def _odd_values(column: Sequence[str], counts: Counter[str]) -> Iterator[str]:
@@ -323,8 +330,13 @@ _DIGITS = str.maketrans("123456789", "000000000")
 _ZEROS = re.compile("0+")
 
 
-def _extremes(column: Sequence[str], counts: Counter[str]) -> Iterator[int]:
-    """Yield the places of the least and the greatest numbers, and of breaks in a count."""
+def _extremes(
+    column: Sequence[str], counts: Counter[str], after: Sequence[Sequence[str]]
+) -> Iterator[int]:
+    """Yield the places of the least and the greatest numbers, and of breaks in a count.
+
+    Of equal numbers the columns ``after`` decide: these may be parts of one value, as in 1:02:03.
+    """
     for values in _numbers(counts).values():
         at = [place for place, value in enumerate(column) if value in values]
         series = [values[column[place]] for place in at]
@@ -337,11 +349,18 @@ def _extremes(column: Sequence[str], counts: Counter[str]) -> Iterator[int]:
             for number in breaks[:_FEW]:
                 yield from (at[number], at[number + 1])
         order = sorted(range(len(series)), key=series.__getitem__)
-        yield from (at[order[0]], at[order[-1]])
+        for best, edge in ((min, order[0]), (max, order[-1])):
+            equal = [at[n] for n in order if series[n] == series[edge]][:: 1 if best is min else -1]
+            yield best(equal, key=lambda place: [_number(each[place]) for each in after])
         low, high = series[order[len(order) // 4]], series[order[3 * len(order) // 4]]
         reach = _OUTSIDE * (high - low)
         yield from (at[place] for place in order[:_LISTED] if series[place] < low - reach)
         yield from (at[place] for place in order[-_LISTED:] if series[place] > high + reach)
+
+
+def _number(value: str) -> float:
+    found = _NUMBER.fullmatch(value)
+    return float(found[2]) if found else 0.0
 
 
 def _numbers(values: Iterable[str]) -> dict[tuple[str, str], dict[str, float]]:
@@ -354,6 +373,10 @@ def _numbers(values: Iterable[str]) -> dict[tuple[str, str], dict[str, float]]:
             found.setdefault((number[1].rstrip("-+"), number[3]), {})[value] = sign * float(
                 number[2]
             )
+        elif (parts := _DURATION.fullmatch(value)) is not None:
+            units = zip(parts.groups("0"), (86400, 3600, 60, 1), strict=True)
+            seconds = sum(float(part) * unit for part, unit in units)
+            found.setdefault(("", "duration"), {})[value] = seconds
     return found if len(found) <= _FEW else {}
 
 
@@ -381,14 +404,18 @@ def _times(lines: Sequence[str]) -> list[float | None]:
             out.append(None)
             continue
         if time[4]:
-            at = float(time[4])
+            at = _decimal(time[4])
         else:
-            at = int(time[1]) * 3600 + int(time[2]) * 60 + float(time[3].replace(",", "."))
+            at = int(time[1]) * 3600 + int(time[2]) * 60 + _decimal(time[3])
             days += 86400 * (at + days < before - 43200)
             at += days
         before = at
         out.append(at)
     return out
+
+
+def _decimal(number: str) -> float:
+    return float(number.replace(",", "."))
 
 
 def _pauses(
@@ -534,9 +561,11 @@ def _look(lines: Sequence[str], form: _Form) -> str:
     begin, end = (_TIME.search(line, 0, _TIME_WITHIN) for line in (first, last))
     if begin is None or end is None or not skipped:
         return "".join(out).strip()
-    before = "".join(out[: 2 * skipped.start + 1])
+    since, until = begin[0].strip(), end[0].strip()
+    # The name of a month is in the mask, too.
+    before = "".join(out[: 2 * skipped.start + 1]).removesuffix(since.partition(" ")[0] + " ")
     after = "".join(out[2 * skipped.stop :])
-    return f"{before}{begin[0].strip()} to {end[0].strip()}{after}".strip()
+    return f"{before}{since} to {until}{after}".strip()
 
 
 def _range(column: Sequence[str]) -> str:

@@ -168,6 +168,8 @@ _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 _ESCAPE = re.compile(r"\\(?:x..|.)")
 _STRING_OR_SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 _BEGIN = re.compile(r"^[ \t]*+[\[{]", re.MULTILINE)
+_OBJECTS = re.compile(r"\{[^\n]*\}[ \t\r]*+(?:\n\{[^\n]*\}[ \t\r]*+)++(?=\n(?!\{)|\Z)")
+"""Matches lines that are objects, unless the next one is cut off."""
 _LINE_END = re.compile(r"[ \t]*,[ \t]*\r?\n\s*|[ \t]*\r?\n[ \t]*,[ \t]*")
 _DECODER = json.JSONDecoder()
 _NEARLY_ALL = 0.8
@@ -247,10 +249,10 @@ def expand(text: str, layout: Layout = COMPACT) -> str:
 
 
 def json_within(text: str) -> tuple[int, int] | None:
-    """Return start and end of a JSON value on lines of its own that is nearly all of a text.
+    """Return start and end of a JSON value, or of JSON Lines, that is nearly all of a text.
 
-    None if there is none, or if it is the whole text. A tool may write a sentence before its
-    result, or a fence around it.
+    It has lines of its own. None if there is none, or if it is the whole text. A tool may write a
+    sentence before its result, or a fence around it, and a program some words before its log.
     """
     found = _BEGIN.search(text)
     if found is None or found.start() > (1 - _NEARLY_ALL) * len(text):
@@ -262,6 +264,8 @@ def json_within(text: str) -> tuple[int, int] | None:
         _, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
         return None
+    if lines := _OBJECTS.match(text, start):
+        end = max(end, lines.end())
     if end - start < _NEARLY_ALL * len(text) or text[end:].partition("\n")[0].strip():
         return None
     return start, end

@@ -109,6 +109,8 @@ class Passages:
         self._memo = memo
         self._whole: dict[str, int] = {}
         self._sentences: list[str] = []
+        self._breaks: list[int] = []
+        """The number of line breaks after each sentence."""
         self._places: dict[str, int] = {}
         """The last place of each sentence."""
 
@@ -116,9 +118,9 @@ class Passages:
         """Remember a text in the form in which it is sent."""
         if len(text) >= MIN_PASSAGE_CHARS:
             self._whole[text] = len(self._sentences)
-            for key in self._memo.call(_sentence_keys, text):
-                self._append(key)
-            self._append("")
+            for key, breaks in self._memo.call(_sentence_keys, text):
+                self._append(key, breaks)
+            self._append("", 1)
 
     def point(self, text: str) -> str | None:
         """Return a pointer if the whole text was sent before and a pointer pays, else None."""
@@ -134,12 +136,14 @@ class Passages:
         "Before" means in a text that was added, or earlier in this text. With ``whole_lines`` no
         pointer replaces a part of a line: a line of a log belongs to its time.
         """
-        keys = self._memo.call(_sentence_keys, text)
+        found = self._memo.call(_sentence_keys, text)
+        keys = [key for key, _ in found]
         if len(set(keys)) == len(keys) and not any(key in self._places for key in keys):
             return text
         pieces = sentences(text)
         above = Passages(self._memo)
         above._sentences = self._sentences.copy()
+        above._breaks = self._breaks.copy()
         above._places = self._places.copy()
         out: list[str] = []
         kept_from = at = 0
@@ -150,8 +154,7 @@ class Passages:
             passage = text[pieces[at][0] : pieces[at + max(length, 1) - 1][1]]
             known = length > 0 and len(passage) >= MIN_PASSAGE_CHARS
             begin = _distinct_beginning(keys[at], above._places) if known else None
-            unit = "line" if passage.rstrip().count("\n") >= length - 1 else "sentence"
-            mark = same_as(begin, length, unit) if begin else ""
+            mark = same_as(begin, *above._counted(keys[at], length)) if begin else ""
             if _pays(mark, passage):
                 out += [
                     text[kept_from : pieces[at][0]],
@@ -159,17 +162,30 @@ class Passages:
                     passage[len(passage.rstrip(_BLANK)) :],
                 ]
                 kept_from = pieces[at][0] + len(passage)
-                above._append("")
+                above._append("", 1)
                 at += length
             else:
-                above._append(keys[at])
+                above._append(*found[at])
                 at += 1
         return "".join([*out, text[kept_from:]])
 
-    def _append(self, key: str) -> None:
+    def _append(self, key: str, breaks: int) -> None:
         if len(key.strip()) >= _MIN_ANCHOR and not has_mark(key):
             self._places[key] = len(self._sentences)
         self._sentences.append(key)
+        self._breaks.append(breaks)
+
+    def _counted(self, key: str, length: int) -> tuple[int, str]:
+        """Return the number of lines, with empty ones, of the sentences from ``key`` on.
+
+        If they are no whole lines, or much shorter than these, return the number of sentences.
+        """
+        place = self._places[key]
+        breaks = self._breaks[place : place + length]
+        lines = sum(breaks[:-1]) + 1
+        after = self._sentences[place + length : place + length + 1]
+        whole = (breaks[-1] or after == [""]) and (place == 0 or self._breaks[place - 1])
+        return (lines, "line") if whole and 2 * lines > length else (length, "sentence")
 
     def _run(self, keys: list[str], at: int) -> int:
         """Return how many sentences from ``at`` on came before in the same order."""
@@ -187,9 +203,17 @@ class Passages:
         return length
 
 
-def _sentence_keys(text: str) -> list[str]:
-    """Return the sentences with their indentation, which may change the meaning."""
-    return [text[start:end].rstrip(_BLANK) for start, end in sentences(text)]
+def _sentence_keys(text: str) -> list[tuple[str, int]]:
+    """Return the sentences, and the number of line breaks after each one.
+
+    A sentence has its indentation, which may change the meaning.
+    """
+    found = []
+    for start, end in sentences(text):
+        piece = text[start:end]
+        key = piece.rstrip(_BLANK)
+        found.append((key, piece.count("\n", len(key))))
+    return found
 
 
 def _whole_lines(text: str, pieces: list[tuple[int, int]], at: int, length: int) -> int:
@@ -215,6 +239,8 @@ def _pays(mark: str, passage: str) -> bool:
 def _distinct_beginning(text: str, places: Mapping[str, int]) -> str | None:
     """Return a beginning of ``text`` that no later text has, if there is one."""
     line = text.lstrip().partition("\n")[0]
+    if _WORD.search(line) is None:
+        return None
     for length in _BEGIN_CHARS:
         begin = line[:length]
         if all(

@@ -19,7 +19,7 @@ from headstart.compression import lossless
 from headstart.compression.html_text import html_to_text, is_html, is_markup
 from headstart.compression.logs import collapse_log, is_log, loses_asked, reports_problem
 from headstart.compression.lossless import Layout, Padding, strip_padding
-from headstart.compression.passages import Passages, has_mark, omission_mark
+from headstart.compression.passages import Passages, has_mark, omission_mark, sentences
 from headstart.compression.selection import TextPurpose, select
 from headstart.types import Frozen
 
@@ -136,16 +136,15 @@ def _shorten_prose(
     else:
         shown = memo.call(play_back, text)
         if memo.call(is_log, shown):
-            short = short.then("progress", shown)
-            if not purpose.counts:
-                short = short.then("log", memo.call(collapse_log, shown, purpose.words))
-            return _deduplicated(short, sent, memo, whole_lines=True)
+            return _shorten_log(short.then("progress", shown), purpose, sent, memo)
         if memo.call(is_code, shown):
             short = short.then("progress", shown)
             if allowed.comments:
                 short = short.then("comments", memo.call(_without_comments, shown))
             return short
         short = short.then("progress", memo.call(fold_steps, shown))
+        if memo.call(is_list, short.text):
+            return _pointed(short, sent)
     if memo.call(_is_data, short.text):
         return _pointed(short, sent)
     short = short.then("space", _without_spare_space(short.text))
@@ -153,6 +152,13 @@ def _shorten_prose(
         # Before duplicates: a pointer's target must not be left out after it was pointed to.
         short = short.then("selection", memo.call(select, short.text, purpose.topic) or short.text)
     return _deduplicated(short, sent, memo)
+
+
+def _shorten_log(short: Shortened, purpose: TextPurpose, sent: Passages, memo: Memo) -> Shortened:
+    if purpose.counts:
+        return _pointed(short, sent)
+    short = short.then("log", memo.call(collapse_log, short.text, purpose.words))
+    return _deduplicated(short, sent, memo, whole_lines=True)
 
 
 def _without_comments(text: str) -> str:
@@ -177,6 +183,34 @@ def _without_spare_space(text: str) -> str:
 def _is_data(text: str) -> bool:
     """Tell whether the text may be data for a program, in which no sentence may be left out."""
     return lossless.holds_json(text) or is_markup(text)
+
+
+_AFTER_END = "\"')]*_\u201d\u2019\xbb\u300d"
+_SENTENCE_ENDS = frozenset(".!?\u2026\u3002\uff01\uff1f\u0964\u061f")
+_WRAPPED_WORDS = 5
+"""The fewest words at the beginning of a line that goes on in the next line."""
+_MIN_PROSE = 0.4
+"""The least share of the lines of prose that are sentences, or parts of wrapped ones."""
+
+
+def is_list(text: str) -> bool:
+    """Tell whether most lines are neither sentences nor parts of wrapped sentences.
+
+    They are settings, records or cells. Each one may be the answer, and a program may read them.
+    """
+    pieces = [piece for start, end in sentences(text) if (piece := text[start:end].strip())]
+    found = sum(
+        piece.rstrip(_AFTER_END)[-1:] in _SENTENCE_ENDS or _is_wrapped(piece, after)
+        for piece, after in pairwise((*pieces, ""))
+    )
+    return found < _MIN_PROSE * len(pieces)
+
+
+def _is_wrapped(line: str, after: str) -> bool:
+    if not after[:1].islower():
+        return False
+    words = line.split(None, _WRAPPED_WORDS)[:_WRAPPED_WORDS]
+    return len(words) == _WRAPPED_WORDS and all(word[0].isalpha() for word in words)
 
 
 def _deduplicated(
@@ -312,6 +346,10 @@ _CODE_LINE = re.compile(
     r"|\.(?:text|data|bss|globa?l|section|byte|word|quad|asciz)\b|\.\w+:$"
     r"|[a-z]{2,7}[lqwb]?\s+[%$\[(#-]?\w[\w%()\[\]+*-]*,\s*[%$\[(#-]?\w[\w%()\[\]+*-]*\s*(?:[;#].*)?$"
 )
+_PROGRAM = re.compile(
+    r"\A#!|^(?:@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@|diff --git |\*\*\* Begin Patch)", re.MULTILINE
+)
+"""Matches what begins a script, or a patch: most lines of a patch may be prose."""
 _MIN_CODE_LINES = 0.2
 _LONGEST_LINE = 400
 """The longest line that is read as a whole. Of a longer one, only both ends are read."""
@@ -320,7 +358,7 @@ _COMMENTS = ("#", ";", "//")
 
 def is_code(text: str) -> bool:
     """Return whether ``text`` holds code, a patch or a numbered listing."""
-    if "```" in text or "~~~" in text:
+    if "```" in text or "~~~" in text or _PROGRAM.search(text):
         return True
     lines = [line for raw in text.split("\n") if (line := raw.strip())]
     half = _LONGEST_LINE // 2

@@ -76,6 +76,23 @@ def test_json_within_a_result_becomes_a_table_and_its_words_stay(before: str, af
         assert compress(done.messages, mode=mode).messages == done.messages
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("> web@1.0.0 start\n\n", ""), ("Listening.\n", "\nStopped."), ("", "\ncommand terminated")],
+)
+def test_json_lines_beside_words_become_a_table(before: str, after: str) -> None:
+    log = "\n".join(map(json.dumps, ROWS))
+    messages = [ask("Cheapest?"), call(), result(before + log + after)]
+    for mode in ("safe", "balanced"):
+        done = compress(messages, mode=mode)
+        table = texts(done)[2].removeprefix(before).removesuffix(after)
+        assert len(json.loads(table)["rows"]) == len(ROWS)
+        assert done.restore() == messages
+        assert compress(done.messages, mode=mode).messages == done.messages
+    cut = [ask("Cheapest?"), call(), result(before + log + "\n{" + after)]
+    assert compress(cut, mode="balanced").messages == cut
+
+
 def test_a_span_says_what_was_done_where() -> None:
     before, after = "Given:\n<documents>\n", "\n</documents>\nCheapest?"
     done = compress([ask(before + TABLE + after)])
@@ -179,6 +196,53 @@ def test_balanced_folds_logs_unless_they_are_to_be_counted() -> None:
     for question, shorter in (("Is all well?", True), ("How many requests were served?", False)):
         done = compress([ask(question), call(), result(LOG)], mode="balanced")
         assert ("[… 37 lines omitted …]" in texts(done)[2]) is shorter
+
+
+def test_repeated_lines_of_a_log_that_are_to_be_counted_stay() -> None:
+    step = "2026-03-01 10:00:00 WARN db.pool: no free connection for job {}\n"
+    log = "".join(map(step.format, "abcdef")) * 9
+    for question, shorter in (("Is all well?", True), ("How often was none free?", False)):
+        done = compress([ask(question), call(), result(log)], mode="balanced")
+        assert ("the same as the latest above" in texts(done)[2]) is shorter
+
+
+def test_a_patch_of_prose_stays_to_the_byte() -> None:
+    context = "".join(f" {sentence}.   \n" for sentence in PROSE.split(". "))
+    patch = f"--- a/bay.txt\n+++ b/bay.txt\n@@ -1,98 +1,99 @@\n{context}+One more ship came.\n"
+    for text in (patch, f"The change:\n{patch}{patch}"):
+        done = compress([ask("Which lines were added?"), call(), result(text)], mode="aggressive")
+        assert texts(done)[2] == text
+
+
+SETTINGS = """- name: backend
+  image: registry.example/backend:2
+  env:
+  - name: HOST
+    value: db.example.org
+  resources:
+    limits:
+      memory: 200Mi
+      cpu: 500m
+"""
+RECORDS = """Port: access
+Operational Mode: static access
+Trunking Encapsulation: negotiate
+Native Mode VLAN: 1 (default)
+Voice VLAN: none
+Pruning Enabled: 2-1001
+"""
+CELLS = "Station  Open   \nHarbour  yes   \nOld Mill  no   \nCity Hall  yes   \nTower  yes   \n"
+
+
+@pytest.mark.parametrize("block", [SETTINGS, RECORDS, CELLS], ids=["settings", "records", "cells"])
+def test_nothing_is_left_out_within_a_list(block: str) -> None:
+    text = "".join(f"{block}id {n}\n" + block for n in range(12))
+    done = compress([ask("Is all well?"), call(), result(text)], mode="balanced")
+    assert texts(done)[2] == text
+    again = compress(
+        [ask("Well?"), call(), result(text), call(id="c2"), result(text, "c2")], mode="balanced"
+    )
+    assert texts(again)[4].startswith("[… the same as the latest above that begins: ")
 
 
 def test_balanced_reads_pages_unless_their_markup_is_asked_about() -> None:

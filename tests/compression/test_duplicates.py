@@ -41,6 +41,23 @@ def test_lines_are_counted_as_lines() -> None:
     assert short == f"Now:\n{same_as('worker 0 accepted a job of queue 0', 12, 'line')}\ndone"
 
 
+def test_the_count_of_lines_holds_empty_lines_and_lines_of_several_sentences() -> None:
+    letter = "".join(f"Dear reader with number {n}. We write to you.\n\nYours.\n" for n in range(9))
+    short = passages(letter).shorten("Again:\n" + letter + "End.")
+    assert short == f"Again:\n{same_as('Dear reader with number 0.', 27, 'line')}\nEnd."
+
+
+def test_lines_are_counted_where_the_pointer_leads() -> None:
+    lines = [f"Ship number {n} came with a crew of {n} sailors." for n in range(12)]
+    short = passages("\n\n".join(lines)).shorten("Again:\n" + "\n".join(lines))
+    mark = same_as("Ship number 0 came with a crew of 0 sailors.", 23, "line")
+    assert short == f"Again:\n{mark}"
+
+
+def test_a_pointer_quotes_a_beginning_with_words() -> None:
+    assert passages("---\n" + MIDDLE).point("---\n" + MIDDLE) is None
+
+
 def test_short_passages_stay() -> None:
     assert passages(FIRST * 8).shorten(LAST + FIRST) == LAST + FIRST
 

@@ -92,6 +92,13 @@ def _said(body: str) -> str:
         ("<span>$79</span><span>in stock</span>", "$79 in stock"),
         ("<b>bo</b><i>ld</i>", "bold"),
         ("<code><span>a</span><span>b</span></code>", "ab"),
+        ("$<!-- -->1<!-- -->50<!-- -->.00, 5<!-- -->%", "$150.00, 5%"),
+        (
+            "<svg><path d='M0 0'/><text x='1'>Sales <tspan>70</tspan></text></svg>",
+            "[image: Sales 70]",
+        ),
+        ("<button><svg><title>Close</title></svg></button>", "[button: [image: Close]]"),
+        ("one<style>p {}</style>two", "one two"),
         ("<ruby>\u6f22<rp>(</rp><rt>kan</rt><rp>)</rp></ruby>", "\u6f22(kan)"),
         ("<q>no</q>", '"no"'),
         ("<math alttext='10^6'><msup><mn>10</mn><mn>6</mn></msup></math> cells", "10^6 cells"),
@@ -167,6 +174,23 @@ def test_the_state_of_forms_is_kept(markup: str, text: str) -> None:
 )
 def test_facts_that_only_markup_states_are_kept(markup: str, text: str) -> None:
     assert _said(markup) == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ("<td class='pass'></td>", "<td class='fail'> </td>"),
+        ("<td><i class='icon-yes'></i></td>", "<td></td>"),
+        ("<td><img src='yes.png'></td>", "<td><img src='no.png' alt=''></td>"),
+    ],
+)
+def test_a_table_that_shows_by_colours_and_icons_is_left_alone(good: str, bad: str) -> None:
+    rows = "".join(
+        f"<tr><td>Test {n}</td>{good * 2}{bad if n % 5 else good}</tr>" for n in range(20)
+    )
+    assert html_to_text(f"<html><table>{rows}</table></html>") is None
+    same = rows.replace(bad, good)
+    assert html_to_text(f"<html><table>{same}</table></html>") is not None
 
 
 def test_data_for_search_engines_is_kept_once() -> None:

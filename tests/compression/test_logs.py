@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from headstart.compression.compress import compress
@@ -247,6 +249,22 @@ def test_a_problem_line_stays_whole_although_its_sentences_came_before() -> None
     assert all(error in short.split("\n") for error in errors)
 
 
+def test_an_entry_of_several_lines_is_kept_with_its_beginning() -> None:
+    lines: list[str] = []
+    for number in range(200):
+        lines += [
+            f"10:{number // 60:02}:{number % 60:02}.000 IP packet {number}, length 48",
+            "    host-a.80 > host-b.443: chunk",
+            f"\t1) {'SHUTDOWN' if number == 120 else 'DATA'} [id {number}]",
+        ]
+    short = collapse_log("\n".join(lines), "").split("\n")
+    assert len(short) < len(lines) / 8
+    at = short.index(lines[362])
+    assert short[at - 2 : at + 1] == lines[360:363]
+    for before, line in pairwise(short):
+        assert not line.startswith("\t") or before.startswith("    host")
+
+
 def test_a_stack_without_times_is_kept_with_its_error() -> None:
     lines: list[str] = []
     for number in range(400):
@@ -287,6 +305,44 @@ def test_a_value_in_an_unusual_unit_or_form_is_kept(usual: tuple[str, ...], odd:
     collapsed = collapse_log("\n".join(lines), "").split("\n")
     assert lines[177] in collapsed
     assert len(collapsed) < 60
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd"),
+    [
+        ("GC 32{n:02}K->70{n:02}K(65536K)", "GC 3255K->9999K(65536K)"),
+        ("moved 32{n:02} \u2192 70{n:02}", "moved 3255 \u2192 9999"),
+        ("took 1,{n:03} ms", "took 1,999 ms"),
+        ("uptime 1:02:{n:02}", "uptime 1:59:02"),
+        ("waited {n}m12s", "waited 1h2m11s"),
+        ("loss 4.{n:02}e-02", "loss 4.10e+01"),
+    ],
+)
+def test_the_largest_of_composed_values_is_kept(usual: str, odd: str) -> None:
+    values = [usual.format(n=n % 50 + 1) for n in range(300)]
+    values[40:240:20] = [odd.replace("999", "99").replace("59", "9").replace("2m", "1m")] * 10
+    values[177] = odd
+    lines = [f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO {v}" for n, v in enumerate(values)]
+    collapsed = collapse_log("\n".join(lines), "").split("\n")
+    assert lines[177] in collapsed
+    assert len(collapsed) < 60
+
+
+def test_the_times_of_a_java_virtual_machine_are_read() -> None:
+    lines = [f"[{n}.{n * 37 % 1000:03}s][info][gc] GC({n}) Pause {20 + n % 9}M" for n in range(99)]
+    lines[60:70] = []
+    assert is_log("\n".join(lines))
+    collapsed = collapse_log("\n".join(lines), "").split("\n")
+    assert {lines[59], lines[60]} <= set(collapsed)
+    assert len(collapsed) < 20
+    assert collapsed[-1].startswith("[… 89 lines like: [0.000s to 98.626s][info][gc] GC(0..98)")
+
+
+def test_a_description_names_the_month_once() -> None:
+    lines = [f"[Wed Nov 16 15:00:{n:02} 2026] [mem] GC {n} done" for n in range(40)]
+    assert _collapsed(lines)[-1] == (
+        "[… 40 lines like: [Wed Nov 16 15:00:00 to Nov 16 15:00:39 2026] [mem] GC 0..39 done …]"
+    )
 
 
 def test_the_least_of_values_that_mostly_count_up_is_kept() -> None:

@@ -47,6 +47,11 @@ STAMP = "2026-11-21 16:00:01"
         f"{STAMP} check 7 success=false",
         f'{STAMP} {{"check": 7, "healthy": false}}',
         f"{STAMP} statement 7 ORA-00942",
+        f"{STAMP} sandbox: app(7) deny(1) network",
+        f"{STAMP} gateway time-out for order 7",
+        f"{STAMP} couldn't open order 7",
+        f"{STAMP} card 7 was declined",
+        f"{STAMP} pod 7 terminated",
     ],
 )
 def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
@@ -65,6 +70,7 @@ def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
         f"{STAMP} C:\\Users\\w opened by interrupt 7",
         "I1121 16:00:01.000000 1 orders.go:7] order 7",
         f"{STAMP} check 7 success=true, healthy: yes",
+        f"{STAMP} runtime output 7, session termination, at any time, out of stock",
         f"{STAMP} counted down to 7, file opened, a full sync and a scale down of 7",
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from headstart.errors import UpstreamProtocolError, UpstreamRefused
 from headstart.observe import StageFailed
+from headstart.policies.output.answer_limits import LEAST_LAST
 from headstart.types import ReasoningDelta, StreamEvent, ToolCallDelta
 from support.guarded import (
     Site,
@@ -56,6 +57,22 @@ async def test_an_upstream_that_refuses_the_limit_is_asked_without_ever_after() 
     assert [each.transforms for each in answers] == [(), ()]
     assert [asked.get("max_completion_tokens") for asked in place.asked()] == [40, None, None]
     assert place.seen == [StageFailed(stage="output", error="LimitRefused")]
+
+
+async def test_a_last_limit_above_that_of_the_model_is_left_out() -> None:
+    refusal = UpstreamRefused(
+        "no", status=400, headers=(), body=b'{"error":"max_tokens is too large"}', code="x"
+    )
+    scripts = [frames(events(part, reason="length", tokens=None)) for part in ("One.", " Two.")]
+    place = Site(
+        [*scripts, [refusal], frames(events(" Three."))],
+        {"max_tokens": "guard"},
+        lengths=learned(),
+    )
+    assert (await place.ask(a_call())).text == "One. Two. Three."
+    limits = [asked.get("max_completion_tokens") for asked in place.asked()]
+    assert limits[2:] == [LEAST_LAST, None]
+    assert place.seen == []
 
 
 async def test_a_request_that_is_refused_either_way_takes_the_limit_from_nobody() -> None:

@@ -279,9 +279,8 @@ class _LimitedAnswer:
         for number in range(1, MOST_CONTINUATIONS + 1):
             last = asked.step.lengths.last_limit(asked.key)
             limit = next_limit(number, self.limit, last, answer.text)
-            call = self._next_call(limit, answer.text, prefill)
             answer.begin(prefilled=prefill != "no")
-            async with await self.rest.send(call) as reply:
+            async with await self._send_next(limit, answer.text, prefill) as reply:
                 self.parts.append(reply.transcript)
                 async for piece in reply.pieces:
                     if news := answer.take(piece.events):
@@ -293,6 +292,15 @@ class _LimitedAnswer:
             if rest:
                 yield write(rest)
         raise UpstreamProtocolError("it does not end, or repeats itself")
+
+    async def _send_next(self, limit: int | None, text: str, prefill: Prefill) -> Reply:
+        """Return the answer to the next call, without a limit if this one is above the model's."""
+        try:
+            return await self.rest.send(self._next_call(limit, text, prefill))
+        except UpstreamRefused as error:
+            if limit is None or not refuses_limits(error.status, error.body):
+                raise
+        return await self.rest.send(self._next_call(None, text, prefill))
 
     def _next_call(self, limit: int | None, text: str, prefill: Prefill) -> Call:
         """Return the call for the missing part; ``text`` is the answer's text so far."""

@@ -120,6 +120,9 @@ TIGHT_SHARE = 0.95
 """The limit ``tight`` is the length that this share of the answers does not exceed."""
 LAST_FACTOR = 8
 """The last continuation of an answer ends at this multiple of the p99."""
+LEAST_LAST = 16_384
+"""The lowest limit of a last continuation. A route may have a long answer among thousands of short
+ones, or its answers may become long; such answers are learned only if they can end."""
 LEAST_LIMIT = 64
 """The lowest limit. A shorter one saves nothing."""
 _HALF_LIFE = 5000.0
@@ -189,7 +192,7 @@ class Lengths:
         if learned is None or learned.seen < ENOUGH:
             return None
         length = learned.lengths.quantile(GUARD_SHARE) or 0.0
-        return max(LEAST_LIMIT, math.ceil(LAST_FACTOR * length / _TOKENS))
+        return max(LEAST_LAST, math.ceil(LAST_FACTOR * length / _TOKENS))
 
     def saved(self) -> bytes:
         """Return a snapshot of the lengths."""
