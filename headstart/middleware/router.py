@@ -572,7 +572,7 @@ class ModelLists:
             failed = StageFailed(
                 stage="models",
                 error=type(error).__name__,
-                detail=f"the list of upstream {source.name}",
+                detail=f"upstream {source.name} did not list its models",
             )
             return self.observer.notify(failed)
         now = self.clock()
