@@ -276,6 +276,8 @@ class ErrorReported(Frozen, tag="error"):
     status: int | None = None
     is_ours: bool = False
     """The answer cannot be read, and the message is ours. It has no words of the answer."""
+    is_foreign: bool = False
+    """Clients of the dialect do not see an error in the event that reported it."""
 
 
 class Ended(Frozen, tag="end"):

@@ -425,6 +425,8 @@ class Dialect(UpstreamDialect):
     """Returns the body of an error answer; the text is the request's id."""
     error_frame: Callable[[HeadstartError | ErrorReported, str], bytes]
     """Returns the one event that reports an error inside a stream. Nothing may follow it."""
+    bare_errors: bool = False
+    """Clients also read an error that is not in an event: a JSON object in place of a line."""
 
 
 # --- lists of models, in the forms of the providers' APIs -----------------------------------------

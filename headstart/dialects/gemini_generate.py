@@ -535,4 +535,5 @@ GEMINI_GENERATE = Dialect(
     new_id=lambda: secrets.token_urlsafe(16),
     error_body=error_body,
     error_frame=error_frame,
+    bare_errors=True,
 )

@@ -322,7 +322,7 @@ class ChatDecoder(JSONDecoder):
     def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of one chunk, or of one whole answer. Raises MalformedAnswerError."""
         if name is not None and name == b"error" and "error" not in event:
-            return (read_error(event, None),)
+            return (_read_event_error(event),)
         events: list[StreamEvent] = []
         named = (event.get("model"), event.get("system_fingerprint"), event.get("service_tier"))
         if named != self._named:
@@ -394,14 +394,24 @@ class _ToolCalls:
 def read_error(document: Mapping[str, Any], status: int | None) -> ErrorReported:
     """Read an error object in any of the shapes that providers send."""
     error = document.get("error") or document
+    if error is True:
+        error = document
     if not isinstance(error, dict):
         return ErrorReported(message=str(error), status=status)
-    message = error.get("message") or error.get("detail") or "the provider reported an error"
-    code = error.get("code") or error.get("type")
-    for candidate in (error.get("status_code"), error.get("code")):
+    told = (error.get(name) for name in ("message", "detail", "text"))
+    message = next(filter(None, told), "the provider reported an error")
+    code = error.get("code") or error.get("type") or error.get("error_code")
+    for name in ("status_code", "code", "status", "http_status_code"):
+        candidate = error.get(name)
         if status is None and type(candidate) is int and 400 <= candidate < 600:
             status = candidate
     return ErrorReported(message=str(message), code=str(code) if code else None, status=status)
+
+
+def _read_event_error(event: dict[str, Any]) -> ErrorReported:
+    """Read an error in a stream. Clients of OpenAI look for the field ``error`` alone."""
+    error = read_error(event, None)
+    return error if event.get("error") else msgspec.structs.replace(error, is_foreign=True)
 
 
 def decode_body(
@@ -415,9 +425,11 @@ def decode_body(
         return (read_error(document if isinstance(document, dict) else _NOTHING, status),)
     if not isinstance(document, dict):
         return (unreadable("the answer is not a JSON object"),)
-    if not document.get("error") and not isinstance(document.get("choices"), list):
-        return (unreadable("the answer has no choices"),)
-    return read_whole(decoder().read, (document,))
+    if isinstance(document.get("choices"), list):
+        return read_whole(decoder().read, (document,))
+    if document.get("error") or document.get("object") == "error" or document.get("error_code"):
+        return (read_error(document, None),)
+    return (unreadable("the answer has no choices"),)
 
 
 def _read_names(chunk: dict[str, Any], named: tuple[Any, ...], events: list[StreamEvent]) -> None:
@@ -538,8 +550,11 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         beside = "delta" in choices[0] if choices and not of_groq else False
         events.append(UsageReported(usage=usage, beside=beside))
     if chunk.get("error") or chunk.get("object") == "error":
-        events.append(read_error(chunk, None))
-    elif "choices" in chunk and not _CHUNK.issuperset(chunk):
+        events.append(_read_event_error(chunk))
+    elif "choices" not in chunk:
+        if chunk.get("error_code"):  # FastChat and LMDeploy's proxy
+            events.append(_read_event_error(chunk))
+    elif not _CHUNK.issuperset(chunk):
         events.append(ExtraDelta(fields=_unknown(chunk, _CHUNK), choice=None))
 
 

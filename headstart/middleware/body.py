@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from headstart.errors import HeadstartError, RequestTimeout, RequestTooLarge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
-    from headstart.types import Message, Receive, Send
+    from headstart.types import Headers, Message, Receive, Scope, Send
 
 
 SLOWEST_BYTES_PER_S = 1024
 """Slowest rate of a client that is still sending its body."""
+
+
+DROP_S = 30.0
+"""Longest time for the rest of a body that was refused, as in nginx (``lingering_time``)."""
+LONGEST_LENGTH = 19
+"""Digits of a Content-Length that are read. Python refuses to read thousands of digits."""
 
 
 CLIENT_GONE = 499
@@ -121,14 +127,18 @@ def _begin(receive: Receive) -> Message | _WaitingReceive:
 
 
 async def read_body(
-    receive: Receive, limit: int, patience_s: float | None = None
+    receive: Receive, limit: int, patience_s: float | None = None, headers: Headers = ()
 ) -> tuple[bytes, bool, bool]:
     """Read the body up to ``limit`` bytes; return it, whether it fits, and whether it has ended.
 
-    A body that is too long is read only until this is known.
+    A body that is too long is read only until this is known. If ``headers`` tell it, nothing is
+    read, so a client that waits for 100 Continue does not get it.
 
     Raises ClientGone. With ``patience_s`` it raises RequestTimeout as ``paced`` does.
     """
+    length = dict(headers).get(b"content-length", b"0")
+    if length.isdigit() and int(length[:LONGEST_LENGTH]) > limit:
+        return b"", False, False
     message = await receive() if patience_s is None else _begin(receive)
     if isinstance(message, _WaitingReceive):
         receive = paced(receive, patience_s, message)
@@ -154,23 +164,38 @@ async def read_body(
     return b"".join(parts), False, False
 
 
-async def refuse_body(
-    receive: Receive, limit: int, patience_s: float | None, *, ended: bool
-) -> NoReturn:
-    """Refuse a body of more than ``limit`` bytes, after dropping its rest unless it has ``ended``.
+def refusing(scope: Scope, receive: Receive, send: Send, *, unread: bool, ended: bool) -> Send:
+    """Return a ``send`` for the refusal of a body, which may not have ended.
 
-    The rest is read up to twice the limit, so that the client reads the refusal. Raises
-    RequestTooLarge.
+    The client gets the whole answer at once. Many clients read no answer until they have sent the
+    body, and none if the connection breaks meanwhile. So for ``DROP_S`` the rest is read and
+    dropped, and then the connection is closed. A client that waits for 100 Continue sends no body
+    if it is still ``unread``.
     """
-    size, receive = 0, paced(receive, patience_s)
-    with contextlib.suppress(RequestTimeout):
-        while not ended and size <= 2 * limit:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                break
-            size += len(message.get("body", b""))
-            ended = not message.get("more_body", False)
-    raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
+    if ended:
+        return send
+    waits = (b"expect", b"100-continue") in [(n, value.lower()) for n, value in scope["headers"]]
+    is_http_1 = scope.get("http_version", "1.1").startswith("1")  # HTTP/2 forbids this header
+
+    async def send_first(message: Message) -> None:
+        if message["type"] == "http.response.start" and is_http_1:
+            message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            return await send(message)
+        await send({**message, "more_body": True})
+        if not (unread and waits):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DROP_S):
+                    while (await receive()).get("more_body", False):  # a disconnect has none
+                        pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return send_first
+
+
+def body_too_large(limit: int) -> RequestTooLarge:
+    """Return the error for a body of more than ``limit`` bytes."""
+    return RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
 
 
 def replay_body(data: bytes, receive: Receive, *, complete: bool) -> Receive:

@@ -27,7 +27,7 @@ from headstart.errors import (
     RequestTooLarge,
     UnknownReference,
 )
-from headstart.middleware.body import read_body
+from headstart.middleware.body import body_too_large, read_body
 from headstart.middleware.endpoints import EndpointTable, MatchedEndpoint, raw_path
 from headstart.middleware.request_context import KeptCall, RequestContext
 from headstart.middleware.respond import (
@@ -237,12 +237,12 @@ class LiveDrafts:
         if id is None:
             if method != "POST":
                 raise InvalidRequest("begin a draft with POST /v1/live")
-            opening = _decoded(await self._body(receive), _Opening)
+            opening = _decoded(await self._body(scope, receive), _Opening)
             return 201, self._open(owner, scope, opening).state()
         draft = self._find(owner, id.decode())
         match method:
             case "PUT":
-                self._revise(draft, _decoded(await self._body(receive), _Revision))
+                self._revise(draft, _decoded(await self._body(scope, receive), _Revision))
                 return 202, draft.state()
             case "DELETE":
                 self._close(draft)
@@ -320,11 +320,11 @@ class LiveDrafts:
             )
         return owner
 
-    async def _body(self, receive: Receive) -> bytes:
-        limit = self.limits.max_body_bytes
-        body, complete, _ = await read_body(receive, limit, self.limits.body_timeout_s)
-        if not complete:
-            raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        limit, patience_s = self.limits.max_body_bytes, self.limits.body_timeout_s
+        body, fits, _ = await read_body(receive, limit, patience_s, scope["headers"])
+        if not fits:
+            raise body_too_large(limit)
         return body
 
     # --- drafts ----------------------------------------------------------------------------------

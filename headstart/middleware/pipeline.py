@@ -30,7 +30,12 @@ from headstart.errors import (
     UpstreamError,
     booked_code,
 )
-from headstart.middleware.body import ClientGone, read_body, refuse_body
+from headstart.middleware.body import (
+    ClientGone,
+    body_too_large,
+    read_body,
+    refusing,
+)
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
@@ -390,18 +395,21 @@ class Engine:
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
         context.caller = self.access.admit(context.scope)
         limits = self.options.max_body_bytes, self.options.body_timeout_s
-        body, fits, ended = await read_body(context.receive, *limits)
+        headers = context.scope["headers"]
+        body, fits, ended = await read_body(context.receive, *limits, headers)
         context.body = body.removeprefix(self._mark)
         context.read_at = time.perf_counter()
         if not fits and self.router is None:
             return await self._pass_through(context, app, "body-too-large", complete=ended)
         if not fits:
-            await refuse_body(context.receive, *limits, ended=ended)
+            exchange = context.scope, context.receive, context.send
+            context.send = refusing(*exchange, unread=not body, ended=ended)
+            raise body_too_large(limits[0])
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name, self.preparer.values.check)
         dialect = context.endpoint.dialect
         if self.conversations is not None and dialect is not None and dialect.names_answers:
-            refuse_compressed(context.scope["headers"])
+            refuse_compressed(headers)
             if may_refer(context.body):
                 owner = self.preparer.owner(context.scope)
                 context.chain = await self.conversations.open(owner, context.body)

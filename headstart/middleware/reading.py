@@ -168,17 +168,22 @@ def _parse(raw: bytes) -> Frame:
 
 class _BareError(msgspec.Struct):
     error: Any = None
+    error_code: Any = None
 
 
 _read_error = msgspec.json.Decoder(_BareError).decode
 
 
 def _is_bare_error(raw: bytes) -> bool:
-    """Tell whether a frame is a JSON error without ``data:``. Google ends a stream with one."""
-    if b'"error"' not in raw:
+    """Tell whether a frame is a JSON error without ``data:``.
+
+    Google and LMDeploy's proxy end a stream with one.
+    """
+    if b'"error' not in raw:
         return False
     try:
-        return bool(_read_error(raw).error)
+        found = _read_error(raw)
+        return bool(found.error or found.error_code)
     except UNDECODABLE:
         return False
 
@@ -613,7 +618,8 @@ class FrameReader(EventReader):
 
     def _fail(self, raw: bytes, found: tuple[StreamEvent, ...], error: ErrorReported) -> None:
         self.failed = True
-        if error.code == UpstreamProtocolError.code:
+        is_bare = not self._dialect.bare_errors and raw.lstrip().startswith(b"{")
+        if error.code == UpstreamProtocolError.code or error.is_foreign or is_bare:
             raw = self._dialect.error_frame(error, self._request_id)
         self._error = Piece(raw, found)
 

@@ -40,7 +40,16 @@ from headstart.errors import (
     UpstreamTimeout,
     booked_code,
 )
-from headstart.middleware.body import ClientGone, end_unanswered, iterate_body, paced, watch
+from headstart.middleware.body import (
+    LONGEST_LENGTH,
+    ClientGone,
+    body_too_large,
+    end_unanswered,
+    iterate_body,
+    paced,
+    refusing,
+    watch,
+)
 from headstart.middleware.conversations import Conversations, KeptTurn, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, has_dot_segment, raw_path, with_deployment
 from headstart.middleware.prepare import ValueLimit
@@ -166,6 +175,8 @@ class Relay:
             relayed.error = booked_code(error)
             if relayed.status:
                 raise
+            if isinstance(error, RequestTooLarge):
+                relayed.refuse(receive)
             await _refuse(relayed, error)
         finally:
             self.observer.notify(relayed.served(self.clock()))
@@ -186,7 +197,7 @@ class Relay:
                         await self._pass_on(relayed, call, caller)
                 finally:
                     reading.cancel()
-                    relayed.bytes_up = caller.received
+                    relayed.bytes_up, relayed.ended = caller.received, caller.ended
         except TimeoutError:
             assert caller is not None
             if caller.error is not None:
@@ -292,7 +303,10 @@ class Relay:
         decides = self._models_matter or self.router.tells_models_apart(call.dialect)
         if not (whole or (decides and _is_small_json(call.headers))):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
-        body = await caller.whole_body(self.limits.max_body_bytes if whole else KEPT_BYTES)
+        most = self.limits.max_body_bytes
+        if whole and (_declared_length(call.headers) or 0) > most:
+            raise body_too_large(most)
+        body = await caller.whole_body(most if whole else KEPT_BYTES)
         if kept is not None:
             await kept.check(scope, body)
         if call.deployment:
@@ -318,6 +332,8 @@ class _RelayedRequest:
         self.error: str | None = None
         self.upstream = ""
         self.bytes_up = 0
+        self.ended = False
+        """The whole body has arrived."""
         self.bytes_down = 0
         self._send = send
         self._started = time.perf_counter()
@@ -329,6 +345,11 @@ class _RelayedRequest:
         else:
             self.bytes_down += len(message["body"])
         await self._send(message)
+
+    def refuse(self, receive: Receive) -> None:
+        """Let the answer refuse the body."""
+        state = {"unread": not self.bytes_up, "ended": self.ended}
+        self._send = refusing(self.scope, receive, self._send, **state)
 
     def tell_limits(self, ledger: ClientLedger) -> None:
         """Add headers with the rest of the caller's limits."""
@@ -393,6 +414,7 @@ class _RelayClient:
         self.error: HeadstartError | None = None
         self.received = 0
         """Bytes of the body."""
+        self.ended = False
         self._receive = receive
         self._timer = timer
         self.limit_s = limit_s
@@ -405,6 +427,7 @@ class _RelayClient:
                 self.received += len(piece)
                 await self._pieces.put(piece)
                 self._extend()
+            self.ended = True
             await self._pieces.put(None)
             await watch(self._receive, self._leave)
         except (ClientGone, RequestError) as error:
@@ -421,7 +444,7 @@ class _RelayClient:
         while (piece := await self._pieces.get()) is not None:
             body += piece
             if len(body) > most:
-                raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({most})")
+                raise body_too_large(most)
         return bytes(body)
 
     def limit(self, limit_s: float | None) -> None:
@@ -480,10 +503,14 @@ async def _lacks_path(reply: Reply) -> bool:
 
 def _is_small_json(headers: Headers) -> bool:
     """Tell whether a body is JSON, and states a length that may be kept."""
-    named = dict(headers)
-    length, kind = named.get(b"content-length", b""), named.get(b"content-type", b"")
+    kind, length = dict(headers).get(b"content-type", b""), _declared_length(headers)
     is_json = kind.partition(b";")[0].strip().lower() in (b"", b"application/json")
-    return is_json and length.isdigit() and int(length) <= KEPT_BYTES
+    return is_json and length is not None and length <= KEPT_BYTES
+
+
+def _declared_length(headers: Headers) -> int | None:
+    length = dict(headers).get(b"content-length", b"")
+    return int(length[:LONGEST_LENGTH]) if length.isdigit() else None
 
 
 def _repeats_keys(body: bytes) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import re
 from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -357,6 +357,8 @@ MOST_BYTES = 8 * 1024 * 1024
 """A longer list is cut off, and counts as a failure."""
 _PATH = re.compile(rb"/v1(?:beta)?/models(?:/(.+))?")
 _WILD = frozenset("*?[")
+_RETRY = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
+"""The headers of a refusal that tell clients when to ask again."""
 _HEADERS = ((b"accept", b"application/json"), (b"accept-encoding", b"identity"))
 
 
@@ -377,6 +379,10 @@ class _KeptList(Frozen):
     base_url: str
     at: float
     models: tuple[ListedModel, ...]
+
+
+_Lists: TypeAlias = dict[str, dict[str, ListedModel]]
+"""The models of each upstream's list, by id."""
 
 
 def chat_path(dialect: Dialect, model: str) -> str:
@@ -428,7 +434,7 @@ class ModelLists:
     no_lists: bool = False
     keyed: Sequence[ListSource] = ()
     _kept: dict[str, _KeptList] = field(default_factory=dict)
-    _models: dict[str, dict[str, ListedModel]] = field(default_factory=dict)
+    _models: _Lists = field(default_factory=dict)
     """The models of each list, by id."""
     _asked: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """The last time that each list was asked for."""
@@ -465,28 +471,22 @@ class ModelLists:
         asked = _asked_list(call)
         if asked is None or not (self.sources or self.no_lists):
             return None
-        dialect, form = asked
         await self._refresh()
         ages = [self.clock() - each.at for each in self._kept.values()]
-        age_s = max(ages, default=None)
-        name = model_in(call.path, dialect)
-        if not name:
-            models = list(self._listed(call, dialect))
-            return ModelAnswer(msgspec.json.encode(form.write_list(models)), age_s)
-        model = self._model(name, call, dialect) if self._allows(call.caller, name) else None
-        return None if model is None else ModelAnswer(msgspec.json.encode(form.write(model)), age_s)
+        body = self._written(call, *asked, self._models)
+        return None if body is None else ModelAnswer(body, max(ages, default=None))
 
     async def answer_with_key(self, call: Call) -> ModelAnswer | None:
-        """Return an upstream's list in the caller's form, asked for with the caller's key.
+        """Return the answer with an upstream's list that is asked for with the caller's key.
 
         The upstream is the one that answers a chat of this caller with this route and model. None
-        for any other request, and for a model that the list does not have. Raises RequestError and
+        for any other request, and for a model that is not known here. Raises RequestError and
         UpstreamError.
         """
         asked = _asked_list(call)
         if asked is None or self.sources:
             return None
-        dialect, form = asked
+        dialect = asked[0]
         name = model_in(call.path, dialect)
         chosen = [each.name for each in self.router.providers_for(call.dialect, name, call.route)]
         source = next((each for each in self.keyed if [each.name] == chosen[:1]), None)
@@ -497,57 +497,54 @@ class ModelLists:
         headers = tuple((name.encode(), value.encode("latin-1")) for name, value in pairs)
         try:
             async with asyncio.timeout(FETCH_S):
-                status, found = await self._ask(source, headers)
+                found, status, sent = await self._ask(source, headers)
         except TimeoutError:
             raise UpstreamTimeout(
                 f"upstream {source.name} did not list its models within {FETCH_S:g} s"
             ) from None
         if not found:
-            raise _refused(source, status, dialect, call.id)
-        models = [
-            msgspec.structs.replace(each, owner=source.name)
-            for each in found
-            if self._allows(call.caller, each.id)
-        ]
-        if not name:
-            return ModelAnswer(msgspec.json.encode(form.write_list(models)), None)
-        model = next((each for each in models if each.id == name), None)
-        return None if model is None else ModelAnswer(msgspec.json.encode(form.write(model)), None)
+            raise _refused(source, status, sent, dialect, call.id)
+        body = self._written(call, *asked, {source.name: {each.id: each for each in found}})
+        return None if body is None else ModelAnswer(body, None)
 
-    def _listed(self, call: Call, dialect: Dialect) -> Iterator[ListedModel]:
+    def _written(
+        self, call: Call, dialect: Dialect, form: ModelsForm, lists: _Lists
+    ) -> bytes | None:
+        """Write the list, or the model that is asked for; None: it is not known."""
+        name = model_in(call.path, dialect)
+        if not name:
+            return msgspec.json.encode(form.write_list(list(self._listed(call, dialect, lists))))
+        model = self._model(name, call, dialect, lists) if self._allows(call.caller, name) else None
+        return None if model is None else msgspec.json.encode(form.write(model))
+
+    def _listed(self, call: Call, dialect: Dialect, lists: _Lists) -> Iterator[ListedModel]:
         """Yield the models: those that routes name, aliases, and the upstreams' own."""
         names = [rule.model for rule in self.rules if not _WILD & set(rule.model)]
         for provider in self.router.providers:
-            names += [*provider.named, *self._models.get(provider.name, ())]
+            names += [*provider.named, *lists.get(provider.name, ())]
         for name in dict.fromkeys(names):
-            model = self._model(name, call, dialect)
+            model = self._model(name, call, dialect, lists)
             if model is not None and self._allows(call.caller, name):
                 yield model
 
     def _allows(self, caller: str, name: str) -> bool:
         return self.allows is None or self.allows(caller, name)
 
-    def _model(self, name: str, call: Call, dialect: Dialect) -> ListedModel | None:
+    def _model(self, name: str, call: Call, dialect: Dialect, lists: _Lists) -> ListedModel | None:
         """Return a model in the form for this caller; None: no upstream is known to have it."""
         literal = next((rule for rule in self.rules if rule.model == name), None)
         # A route may be for another path than chat's.
         path = chat_path(dialect, name) if literal is None or literal.path == "*" else literal.path
         rule = first_rule(self.rules, model=name, path=path, headers=call.headers)
         for provider in self.router.providers_for(dialect.name, name, rule.name):
-            own = self._own(provider, name)
-            settled = name in provider.models and not self._is_disproved(provider, name)
-            if own is not None or rule.model == name or settled:
+            listed = lists.get(provider.name)
+            # The description from its upstream's list.
+            own = None if listed is None else listed.get(provider.models.get(name, name))
+            disproved = name in provider.assumed and listed is not None
+            if own is not None or rule.model == name or (name in provider.models and not disproved):
                 own = own or ListedModel(id=name)
                 return msgspec.structs.replace(own, id=name, owner=provider.name)
         return None
-
-    def _own(self, provider: Provider, name: str) -> ListedModel | None:
-        """Return a model with the description from its upstream's list."""
-        return self._models.get(provider.name, {}).get(provider.models.get(name, name))
-
-    def _is_disproved(self, provider: Provider, name: str) -> bool:
-        """Tell whether the upstream's list lacks a name that is only assumed."""
-        return name in provider.assumed and provider.name in self._models
 
     async def _refresh(self) -> None:
         """Ask for old lists again, and wait a little for lists that have never come yet."""
@@ -567,7 +564,7 @@ class ModelLists:
     async def _fetch(self, source: ListSource) -> None:
         try:
             async with asyncio.timeout(FETCH_S):
-                _, models = await self._ask(source)
+                models, *_ = await self._ask(source)
                 if not models:
                     raise _unlisted(source)
         except (HeadstartError, TimeoutError) as error:
@@ -575,7 +572,7 @@ class ModelLists:
             failed = StageFailed(
                 stage="models",
                 error=type(error).__name__,
-                detail=f"the list of upstream {source.name}",
+                detail=f"upstream {source.name} did not list its models",
             )
             return self.observer.notify(failed)
         now = self.clock()
@@ -588,8 +585,8 @@ class ModelLists:
 
     async def _ask(
         self, source: ListSource, headers: Headers = _HEADERS
-    ) -> tuple[int, list[ListedModel]]:
-        """Return the status of an upstream's answer, and its list. Raises UpstreamError."""
+    ) -> tuple[list[ListedModel], int, Headers]:
+        """Return an upstream's list, and its answer's status and headers. Raises UpstreamError."""
         call = Call(
             id=self.new_id(),
             method="GET",
@@ -611,7 +608,7 @@ class ModelLists:
             models = source.form.read(msgspec.json.decode(body)) if reply.status == 200 else []
         except UNDECODABLE:
             models = []
-        return reply.status, models
+        return models, reply.status, reply.headers
 
 
 def _asked_list(call: Call) -> tuple[Dialect, ModelsForm] | None:
@@ -628,7 +625,9 @@ def _unlisted(source: ListSource) -> UpstreamProtocolError:
     return UpstreamProtocolError(f"upstream {source.name} does not list its models")
 
 
-def _refused(source: ListSource, status: int, dialect: Dialect, request_id: str) -> UpstreamError:
+def _refused(
+    source: ListSource, status: int, sent: Headers, dialect: Dialect, request_id: str
+) -> UpstreamError:
     """Return the error for a caller that gets no list, in the caller's dialect."""
     if status < 400:
         return _unlisted(source)
@@ -637,7 +636,7 @@ def _refused(source: ListSource, status: int, dialect: Dialect, request_id: str)
     return UpstreamRefused(
         message,
         status=status,
-        headers=tuple(json_headers(body)),
+        headers=(*json_headers(body), *(pair for pair in sent if pair[0] in _RETRY)),
         body=body,
         code="upstream_error",
         upstream=source.name,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headstart.dialects.request_form import RequestForm
     from headstart.types import ChatRequest, Choice, Entry
 
-_CLEAN = frozenset({"stop", "end_turn", "stop_sequence", "complete", "eos"})
+_CLEAN = frozenset({"stop", "end_turn", "stop_sequence", "complete", "eos", "eos_token"})
 """Finish reasons of an answer that came to its own end, in the spelling of any provider."""
 
 _CUT, _CALLS = "length", "tool-calls"

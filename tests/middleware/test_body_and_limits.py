@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.errors import Overloaded, RequestTimeout, RequestTooLarge
+from headstart.errors import Overloaded, RequestTimeout
 from headstart.middleware.body import (
+    DROP_S,
     ClientGone,
     iterate_body,
     read_body,
-    refuse_body,
+    refusing,
     replay_body,
     watch,
 )
@@ -207,27 +208,56 @@ async def test_a_supervisor_that_drains_gives_its_tasks_time_to_end() -> None:
         supervisor.spawn(asyncio.sleep, 1)
 
 
-@pytest.mark.parametrize("leaves", [True, False])
-async def test_the_rest_of_a_body_that_is_refused_is_read_up_to_twice_the_limit(
-    *, leaves: bool
-) -> None:
-    read = 0
-
-    async def receive() -> Message:
-        nonlocal read
-        if leaves and read == 100:
-            return {"type": "http.disconnect"}
-        read += 50
-        return {"type": "http.request", "body": b"x" * 50, "more_body": True}
-
-    with pytest.raises(RequestTooLarge):
-        await refuse_body(receive, 200, None, ended=False)
-    assert read == (100 if leaves else 450)
-
-
-async def test_of_a_refused_body_that_has_ended_nothing_more_is_read() -> None:
+@pytest.mark.parametrize("length", [b"11", b"9" * 5000])
+async def test_of_a_body_that_is_declared_too_long_nothing_is_read(length: bytes) -> None:
     async def receive() -> Message:
         raise AssertionError
 
-    with pytest.raises(RequestTooLarge):
-        await refuse_body(receive, 200, None, ended=True)
+    headers = ((b"content-length", length),)
+    assert await read_body(receive, 10, headers=headers) == (b"", False, False)
+
+
+@pytest.mark.parametrize("length", [b"10", b"-1", b"0x10"])
+async def test_other_bodies_are_read(length: bytes) -> None:
+    headers = ((b"content-length", length),)
+    assert await read_body(receiving(part(b"x")), 10, headers=headers) == (b"x", True, True)
+
+
+async def refuse(receive: Any, version: str = "1.1", **options: Any) -> list[Message]:
+    """Send a refusal, and return the messages that the server gets."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "http_version": version, "headers": [], **options}
+    send_first = refusing(scope, receive, send, unread=True, ended=False)
+    await send_first({"type": "http.response.start", "status": 413, "headers": []})
+    await send_first({"type": "http.response.body", "body": b"long", "more_body": False})
+    return sent
+
+
+@pytest.mark.parametrize("version", ["1.1", "2"])
+async def test_the_rest_of_a_refused_body_is_dropped_behind_the_answer(version: str) -> None:
+    receive = receiving(*[part(b"x", more=True)] * 3, part(b"x"), part(b"next"))
+    start, *bodies = await refuse(receive, version)
+    assert start["headers"] == ([(b"connection", b"close")] if version == "1.1" else [])
+    assert [(each["body"], each["more_body"]) for each in bodies] == [(b"long", True), (b"", False)]
+    assert await receive() == part(b"next")
+
+
+async def test_a_client_that_waits_to_send_its_body_is_not_waited_for() -> None:
+    async def receive() -> Message:
+        raise AssertionError
+
+    assert len(await refuse(receive, headers=[(b"expect", b"100-Continue")])) == 3
+
+
+async def test_the_rest_of_a_refused_body_is_not_read_for_ever() -> None:
+    async def receive() -> Message:
+        await asyncio.sleep(1)
+        return part(b"x", more=True)
+
+    began = asyncio.get_running_loop().time()
+    assert len(await refuse(receive)) == 3
+    assert asyncio.get_running_loop().time() - began == pytest.approx(DROP_S)

@@ -72,6 +72,45 @@ async def test_an_error_event_passes_unchanged(path: str, error: bytes, end: byt
     assert came.count(b"data: ") == SAID[path].count(b"data: ") + 1
 
 
+FOREIGN = {
+    "FastChat": b'data: {"text": "Out of memory", "error_code": 50002}\n\ndata: [DONE]\n\n',
+    "LMDeploy's proxy": b'{"error_code": -10401, "text": "Out of memory"}\n',
+    "LMDeploy's proxy, later": b'{"error": true, "status": 500, "message": "Out of memory"}',
+    "old vLLM": b'data: {"object": "error", "message": "Out of memory", "code": 500}\n\n',
+    "SSE": b'event: error\ndata: {"detail": "Out of memory"}\n\n',
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("error", FOREIGN.values(), ids=FOREIGN)
+async def test_an_error_that_clients_would_not_see_reaches_them_in_their_form(
+    error: bytes, *, begun: bool
+) -> None:
+    said = SAID[CHAT] if begun else b""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    async with sidecar_before(RawUpstream(head % len(said + error) + said + error)) as url:
+        came = await ask_raw(url, request(CHAT))
+    assert came.count(b'"error":{"message":"Out of memory"') == 1
+    if begun:
+        assert came.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert came.count(b"data: ") == SAID[CHAT].count(b"data: ") + 1
+    else:
+        assert came.startswith(b"HTTP/1.1 50")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "body", [b'{"text":"full","error_code":5}', b'{"object":"error","message":"full"}']
+)
+async def test_an_error_in_place_of_an_answer_is_told(body: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    async with sidecar_before(RawUpstream(head % len(body) + body)) as url:
+        came = await ask_raw(url, request(CHAT).replace(b'"stream": true', b'"stream":false'))
+    assert came.startswith(b"HTTP/1.1 502")
+    assert b'"message":"full"' in came
+
+
 COMMENTS = (b": " + b"x" * 65536 + b"\n\n") * (HELD_BYTES // 65536 + 1)
 
 

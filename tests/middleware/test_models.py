@@ -255,6 +255,27 @@ async def test_clients_of_anthropic_and_gemini_get_the_list_of_an_openai_upstrea
     assert upstream.header(b"x-api-key") == []
 
 
+async def test_a_translated_list_has_the_names_that_the_operator_gave() -> None:
+    upstream = RawUpstream(says("200 OK", json.dumps({"data": [CLAUDE]}).encode()))
+    option = {"dialect": "anthropic", "models": {"mine": "claude", "unlisted": "claude-new"}}
+    async with relay_to(upstream, routes=(), options=(option,)) as gate:
+        found = await owners(gate, MINE)
+        assert found == {"claude": "a", "mine": "a", "unlisted": "a"}
+        status, _, body = await gate.ask("/v1/models/mine", b"", MINE, "GET")
+    shown = json.loads(body)
+    assert (status, shown["id"], shown["created"]) == (200, "mine", 1767312000)
+
+
+async def test_a_caller_whose_list_is_refused_is_told_when_to_ask_again() -> None:
+    refusal = b"HTTP/1.1 429 Too Many\r\nretry-after: 7\r\nx-other: 1\r\ncontent-length: 0\r\n\r\n"
+    upstream = RawUpstream(refusal)
+    async with relay_to(upstream, routes=(), options=({"dialect": "anthropic"},)) as gate:
+        status, headers, body = await gate.ask("/v1/models", b"", MINE, "GET")
+    assert (status, headers["retry-after"]) == (429, "7")
+    assert "x-other" not in headers
+    assert json.loads(body)["error"]["message"]
+
+
 async def test_a_translated_list_has_the_limits_of_relayed_requests() -> None:
     upstream = RawUpstream(None)
     options, server = ({"dialect": "anthropic"},), {"server.max_relays": 1, "server.max_queue": 0}

@@ -278,10 +278,29 @@ ERRORS: dict[str, tuple[Any, bytes | None, ErrorReported]] = {
     "vLLM": (
         {"object": "error", "message": "m", "type": "BadRequestError", "code": 400},
         None,
-        ErrorReported(message="m", code="400", status=400),
+        ErrorReported(message="m", code="400", status=400, is_foreign=True),
+    ),
+    "FastChat": (
+        {"text": "m", "error_code": 50001},
+        None,
+        ErrorReported(message="m", code="50001", is_foreign=True),
+    ),
+    "LMDeploy's proxy": (
+        {"error": True, "status": 500, "message": "m"},
+        None,
+        ErrorReported(message="m", status=500),
+    ),
+    "TGI": (
+        {"error": {"message": "m", "http_status_code": 424}},
+        None,
+        ErrorReported(message="m", status=424),
     ),
     "a bare string": ({"error": "m"}, None, ErrorReported(message="m")),
-    "named by the event alone": ({"detail": "m"}, b"error", ErrorReported(message="m")),
+    "named by the event alone": (
+        {"detail": "m"},
+        b"error",
+        ErrorReported(message="m", is_foreign=True),
+    ),
 }
 
 

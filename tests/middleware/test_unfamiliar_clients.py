@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
+import http.client
 import json
+import os
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
+import requests
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.middleware.http_protocol import BoundedHeadProtocol
@@ -56,6 +64,7 @@ def head(*lines: bytes, key: bytes = b"right", version: bytes = b"1.1") -> bytes
 
 SIZED = b"Content-Length: %d" % len(CHAT)
 WAITS = b"Expect: 100-continue"
+HOST = b"Host: localhost"
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
@@ -102,10 +111,85 @@ async def test_an_admitted_client_sends_its_body_and_keeps_the_connection() -> N
     assert upstream.header(b"expect") == []
 
 
+# --- bodies above server.max_body_bytes ----------------------------------------------------------
+
+MOST = 100_000
+COUNT = b"POST /v1/messages/count_tokens HTTP/1.1"
+DIALECTS = {
+    b"POST /v1/chat/completions HTTP/1.1": ("error", "code", "request_too_large"),
+    b"POST /v1/messages HTTP/1.1": ("error", "type", "request_too_large"),
+    b"POST /v1beta/models/m:generateContent HTTP/1.1": ("error", "code", 413),
+    COUNT: ("error", "type", "request_too_large"),
+}
+
+
+@pytest.mark.parametrize("first", DIALECTS)
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_body_that_is_declared_too_long_is_refused_unread(
+    first: bytes, *, waits: bool
+) -> None:
+    outer, inner, code = DIALECTS[first]
+    lines = [first, HOST, b"Authorization: Bearer right", b"Content-Length: %d" % (2 * MOST)]
+    lines += [WAITS] if waits else []
+    upstream = RawUpstream(ANSWER)
+    async with sidecar_before(upstream, client_keys=["right"], max_body_bytes=MOST) as url:
+        reader, writer = await open_raw(url, b"\r\n".join((*lines, b"", b"")))
+        async with asyncio.timeout(PATIENCE_S):
+            said = await reader.readuntil(b"\r\n\r\n")
+            length = int(said.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+            body = json.loads(await reader.readexactly(length))
+        if not waits:
+            writer.write(b"x" * (2 * MOST))
+        assert await until_closed(reader) == b""
+        writer.close()
+    assert said.startswith(b"HTTP/1.1 413")
+    assert said.count(b"connection: close\r\n") == 1
+    assert body[outer][inner] == code
+    assert b"server.max_body_bytes" in json.dumps(body).encode()
+    assert upstream.targets == []
+
+
+def by_curl(url: str, *options: str) -> int:
+    command = ["curl", "-s", "-o", os.devnull, "-w", "%{http_code}", "--data-binary", "@-", url]
+    found = subprocess.run([*command, *options], input=LONG, capture_output=True, check=False)
+    return int(found.stdout)
+
+
+def by_http_client(url: str) -> int:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.netloc)
+    with contextlib.closing(connection):
+        connection.request("POST", address.path, body=LONG)  # sends the whole body first
+        return connection.getresponse().status
+
+
+LONG = b"x" * (200 * MOST)
+SENDERS = {
+    "httpx": lambda url: httpx.post(url, content=LONG).status_code,
+    "requests": lambda url: requests.post(url, data=LONG, timeout=PATIENCE_S).status_code,
+    "http.client": by_http_client,
+    "curl": by_curl,
+    "curl, and waits": lambda url: by_curl(url, "-H", "Expect: 100-continue"),
+    "curl, in chunks": lambda url: by_curl(url, "-H", "Transfer-Encoding: chunked"),
+}
+
+
+def if_here(name: str) -> Any:
+    is_missing = name.startswith("curl") and shutil.which("curl") is None
+    return pytest.param(name, marks=pytest.mark.skipif(is_missing, reason="no curl here"))
+
+
+@pytest.mark.parametrize("sender", list(map(if_here, SENDERS)))
+async def test_clients_see_that_their_body_is_too_long(sender: str) -> None:
+    async with sidecar_before(RawUpstream(), max_body_bytes=MOST) as url:
+        for _ in range(3):
+            chat = url + "/v1/chat/completions"
+            assert await asyncio.to_thread(SENDERS[sender], chat) == 413
+
+
 # --- heads that RFC 9112 refuses, and the parser does not ----------------------------------------
 
 POST = b"POST /v1/chat/completions HTTP/1.1"
-HOST = b"Host: localhost"
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,7 @@ def test_answers_that_are_never_stored(refused: Completion, reason: str) -> None
     [
         answer(),
         answer(native="end_turn"),
+        answer(finish="eos_token"),  # TGI
         answer(native="STOP"),
         answer(Reasoning(text="Hm"), Text(text="A box.")),
         answer(extra={"annotations": []}),

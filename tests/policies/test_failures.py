@@ -135,6 +135,12 @@ ANSWERS = [
     (413, "request_too_large", "Request exceeds the maximum size", K.BAD_REQUEST),
     (422, None, "Field required", K.BAD_REQUEST),
     (405, None, "", K.BAD_REQUEST),
+    (400, "40001", "1 validation error", K.BAD_REQUEST),
+    (400, "40301", "Only vicuna&&tiny allowed now, your model gpt", K.NO_SUCH_MODEL),
+    (400, "40303", "This model's maximum context length is 2048 tokens.", K.CONTEXT_TOO_LONG),
+    (400, "42903", "**NETWORK ERROR DUE TO HIGH TRAFFIC.**", K.RATE_LIMITED),
+    (400, "50001", "**NETWORK ERROR DUE TO HIGH TRAFFIC.**", K.SERVER),
+    (400, "10007", "the license is missing", K.BAD_REQUEST),
     # Inside a 200 stream.
     (200, "overloaded_error", "Overloaded", K.OVERLOADED),
     (200, "429", "Rate limited upstream", K.RATE_LIMITED),

@@ -250,15 +250,23 @@ class BatchService:
 
     async def _upload(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
         """Keep the file of a form, which is written to the disk while it arrives."""
-        most = min(self.settings.max_file_bytes + FORM_BYTES, self.settings.max_bytes)
+        longest = self.settings.max_file_bytes + FORM_BYTES
+        most = min(longest, self.settings.max_bytes)
         length = dict(scope["headers"]).get(b"content-length", b"")
-        expected = min(int(length), most) if length.isdigit() else most
+        expected = int(length) if length.isdigit() else most
+        if expected > longest:
+            raise self._file_too_large()
+        expected = min(expected, most)
         await self._make_room(expected)
         self._arriving += expected
         try:
             return await self._keep_form(owner, scope, receive)
         finally:
             self._arriving -= expected
+
+    def _file_too_large(self) -> RequestTooLarge:
+        most = self.settings.max_file_bytes
+        return RequestTooLarge(f"the file exceeds batches.max_file_bytes ({most})")
 
     async def _make_room(self, expected: int = LEAST_BYTES) -> None:
         """Raise RequestTooLarge if there is no room, counting the uploads in progress."""
@@ -291,7 +299,7 @@ class BatchService:
         async for piece in iterate_body(receive):
             size += len(piece)
             if size > most + FORM_BYTES:
-                raise RequestTooLarge(f"the file exceeds batches.max_file_bytes ({most})")
+                raise self._file_too_large()
             waiting += piece
             if len(waiting) >= PIECE:
                 await asyncio.to_thread(form.write, bytes(waiting))

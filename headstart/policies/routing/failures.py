@@ -50,6 +50,7 @@ _POLICY_TEXTS = re.compile(
 _MODEL_TEXTS = re.compile(
     r"\bmodels?[ /:]\S{1,200} (?:does not exist|(?:is |was )?not found|has been decommissioned)"
     r"|\b(?:invalid|unknown) model\b|\bnot a valid model\b"
+    r"|\bonly \S{1,200} allowed now, your model\b"
     r"|do(?:es)? not have access to (?:the )?model|unable to access (?:model|non-serverless)"
 )
 _KEY_TEXTS = re.compile(
@@ -68,6 +69,10 @@ _OVERLOAD_TEXTS = re.compile(r"overloaded|at capacity|capacity exceeded|over cap
 _TOO_LARGE_TEXTS = re.compile(
     r"request too large for model|request too large for \S+ .{0,80}tokens per"
 )
+
+
+_FASTCHAT_CODE = re.compile(r"(?:429|5\d\d)\d\d")
+"""FastChat's codes of errors that are not the caller's."""
 
 
 def read_error_document(body: bytes) -> tuple[tuple[str, ...], str]:
@@ -311,6 +316,8 @@ def classify(
     text = message[:_MESSAGE_CHARACTERS].lower()
     # OpenRouter and Gemini name the status as the code, also inside a stream that began with 200.
     numbers = [int(code) for code in codes if code.isdecimal() and len(code) == 3]
+    if status == 400:  # FastChat's only status. Its code is the right one, with two more digits.
+        numbers += [int(code[:3]) for code in codes if _FASTCHAT_CODE.fullmatch(code)]
     status = next((number for number in numbers if 400 <= number < 600), status)
     wait_s = retry_after_s(headers, now)
     found = _judge(status, [code.lower() for code in codes], text, waits=wait_s is not None)
