@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,7 +27,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
     from headstart.types import Headers, StreamEvent
 
@@ -713,6 +714,16 @@ class WholeReader(BodyReader):
         return b"".join(parts)
 
 
+_LINES = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""The beginnings of the lines of an event stream. No JSON begins like this."""
+
+
+def begins_events(data: bytes) -> bool:
+    """Tell whether the first bytes of a body, however few, begin an event stream."""
+    line = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:6]
+    return line != b"" and any(line.startswith(each) or each.startswith(line) for each in _LINES)
+
+
 def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:
     """Return the error among the events of a frame."""
     return next((event for event in events if type(event) is ErrorReported), None)
@@ -731,3 +742,12 @@ def body_reader(status: int, headers: Headers, dialect: Dialect | None) -> BodyR
     if is_event_stream(headers):
         return StreamReader(dialect)
     return DocumentReader(dialect, status)
+
+
+async def in_time(reading: Awaitable[bytes], until: float | None) -> bytes:
+    """Return the bytes after the finish reasons, if they come in time."""
+    try:
+        async with asyncio.timeout_at(until):
+            return await reading
+    except TimeoutError:
+        return b""
