@@ -4,7 +4,8 @@
 
 Each server runs in a process of its own. CPU is the user and system time of the process per
 request, which other work on the machine changes little; compare wall times only within one run.
-A gateway is served as ``headstart serve`` does it, all other apps by a plain uvicorn. A new deployment encodes each of its first questions: a short run shows that in "miss, encoded".
+A gateway is served as by ``headstart serve``, all other apps by a plain uvicorn. A new deployment
+encodes each of its first questions: a short run shows that in "miss, encoded".
 """
 
 from __future__ import annotations
