@@ -4,7 +4,8 @@
 
 Each server runs in a process of its own. CPU is the user and system time of the process per
 request, which other work on the machine changes little; compare wall times only within one run.
-A new deployment encodes each of its first questions: a short run shows that in "miss, encoded".
+A gateway is served as by ``headstart serve``, all other apps by a plain uvicorn. A new deployment
+encodes each of its first questions: a short run shows that in "miss, encoded".
 """
 
 from __future__ import annotations
@@ -139,11 +140,28 @@ def simulated() -> Any:
 
 
 def _serve(make: Callable[..., Any], arguments: tuple[Any, ...], bound: socket.socket) -> None:
-    # Longer than a client keeps idle connections: it must not ask on one that is being closed.
-    config = uvicorn.Config(
-        make(*arguments), log_level="error", access_log=False, timeout_keep_alive=75
-    )
+    app = make(*arguments)
+    config = uvicorn.Config(app, log_level="error", **_options(app))
     uvicorn.Server(config).run(sockets=[bound])
+
+
+def _options(app: Any) -> dict[str, Any]:
+    """Return the options of a server: those of ``headstart serve`` for a gateway."""
+    from headstart.cli.sidecar_server import SERVER_OPTIONS
+    from headstart.middleware.asgi import Gateway
+    from headstart.middleware.http_protocol import BoundedHeadProtocol
+
+    if not isinstance(app, Gateway):
+        # Longer than a client keeps idle connections: it must not ask on one that is being closed.
+        return {"access_log": False, "timeout_keep_alive": 75}
+
+    class Protocol(BoundedHeadProtocol):
+        """The limits of a sidecar, by default."""
+
+        head_timeout_s = 30.0
+        max_connections = 10_000
+
+    return {**SERVER_OPTIONS, "http": Protocol}
 
 
 def cpu_s(pid: int) -> float:

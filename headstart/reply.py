@@ -53,7 +53,7 @@ FILTER_REASON = "content_filter"
 LIMIT_REASON = "length"
 _TextEvent: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta
 
-_UNNAMED = Started()
+_UNNAMED, _UNFINISHED = Started(), Finished(reason="")
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -390,7 +390,7 @@ def _fold_choice(index: int, events: Sequence[Any]) -> Choice:
     extra: dict[str, Any] = {}
     beside: dict[str, Any] = {}
     logprobs: dict[str, Any] | None = None
-    finish = Finished(reason="")
+    finish = _UNFINISHED
     for event in events:
         kind = type(event)
         if kind is Finished:

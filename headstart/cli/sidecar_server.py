@@ -9,7 +9,7 @@ import asyncio
 import logging
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import uvicorn
 
@@ -132,6 +132,21 @@ class Acceptor:
             self._count()
 
 
+SERVER_OPTIONS: dict[str, Any] = {
+    "access_log": False,
+    # server.trusted_proxies decides about proxy headers, by the real peer.
+    "proxy_headers": False,
+    "server_header": False,
+    "ws": websocket_protocol,
+    # Compression costs more time than it saves, and much memory.
+    "ws_per_message_deflate": False,
+    # Longer than clients keep idle connections (httpx: 5 s). If the server closed a connection
+    # first, a request could be on its way already.
+    "timeout_keep_alive": 75,
+}
+"""Options of ``uvicorn.Config`` for a sidecar."""
+
+
 class SidecarServer(DrainingServer):
     """A uvicorn for one sidecar. ``run`` returns when the server has stopped.
 
@@ -153,20 +168,7 @@ class SidecarServer(DrainingServer):
             """The limits of this server."""
 
         config = uvicorn.Config(
-            sidecar,
-            log_level=log_level,
-            access_log=False,
-            # server.trusted_proxies decides about proxy headers, by the real peer.
-            proxy_headers=False,
-            server_header=False,
-            http=Protocol,
-            ws=cast("type[asyncio.Protocol]", websocket_protocol),
-            # Compression costs more time than it saves, and much memory.
-            ws_per_message_deflate=False,
-            lifespan="on",
-            # Longer than clients keep idle connections (httpx: 5 s). If the server closed a
-            # connection first, a request could be on its way already.
-            timeout_keep_alive=75,
+            sidecar, log_level=log_level, http=Protocol, lifespan="on", **SERVER_OPTIONS
         )
 
         def begin_to_drain() -> None:

@@ -608,10 +608,16 @@ class JSONDecoder:
 
     done: ClassVar[tuple[StreamEvent, ...]] = ()
     """The events of ``[DONE]``, which providers also send in APIs that do not have it."""
+    is_usual: bool = False
+    """``read_usual`` may be able to read the next frame."""
     _half: bytes = b""
     """The escape of the first half of a character, which waits for the second half."""
     _unpaired: tuple[StreamEvent, ...] = ()
     """The event in place of that half if the second half does not come."""
+
+    def read_usual(self, data: bytes) -> tuple[StreamEvent, ...] | None:  # noqa: ARG002
+        """Return the events of the data of a usual frame; None: only ``feed`` can read it."""
+        return None
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
         """Return the events of a frame; none for comments and keep-alives."""

@@ -1,53 +1,46 @@
-"""OpenAI Chat Completions: reading, translating and rendering answers."""
+"""OpenAI Chat Completions: reading answers, and writing them as streams."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
-    CHUNK_CHARACTERS,
     ENDED,
     NULL_USAGE,
     JSONDecoder,
     MalformedAnswerError,
-    Rendered,
     as_count,
     as_text,
     decode_document,
     read_whole,
-    split_text,
     unreadable,
 )
 from headstart.types import (
     CONTENT_BLOCKS,
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
     Finished,
     LogprobsDelta,
-    Reasoning,
     ReasoningDelta,
-    Refusal,
     RefusalDelta,
     Started,
-    Text,
     TextDelta,
-    ToolCall,
     ToolCallDelta,
     UsageReported,
     words_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headstart.errors import HeadstartError
-    from headstart.types import Choice, Completion, StreamEvent
+    from headstart.types import Completion, StreamEvent
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Names under which providers of this dialect send reasoning."""
@@ -138,7 +131,7 @@ class ChatEncoder:
             case ExtraDelta(fields=fields, beside=True) if self._whole:
                 self._beside |= fields
             case ExtraDelta(fields=fields, choice=int(choice)) if self._whole:
-                written.append(self._opening(choice, _own_fields(fields), self._extra))
+                written.append(self._opening(choice, own_fields(fields), self._extra))
             case _:
                 choice = event.choice or 0
                 if choice not in self._before_text:
@@ -164,7 +157,7 @@ class ChatEncoder:
             case Finished():
                 beside["finish_reason"] = self._reason(event)
             case ExtraDelta(fields=fields):
-                own = _own_fields(fields)
+                own = own_fields(fields)
                 delta, beside = ({}, own) if event.beside else (own, {})
         if not (delta or beside):
             return b""
@@ -208,7 +201,7 @@ class ChatEncoder:
             self._before_text = {choice: self._text_head(choice) for choice in self._before_text}
 
     def _make_head(self) -> bytes:
-        return _chunk_head(_encode_names(self._names) + self._null, self._id, self._created)
+        return chunk_head(encode_names(self._names) + self._null, self._id, self._created)
 
     def _text_head(self, choice: int) -> bytes:
         return b'%b"choices":[{"index":%d,"delta":{"content":' % (self._head, choice)
@@ -271,7 +264,7 @@ def _error_type(status: int) -> str:
     return "invalid_request_error" if status < 500 else "server_error"
 
 
-def _chunk_head(names: bytes, id: str, created: int) -> bytes:
+def chunk_head(names: bytes, id: str, created: int) -> bytes:
     """Return the bytes with which each chunk of an answer begins."""
     return b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,%b' % (
         _encode(id),
@@ -280,21 +273,21 @@ def _chunk_head(names: bytes, id: str, created: int) -> bytes:
     )
 
 
-def _encode_names(of: Started | Completion) -> bytes:
+def encode_names(of: Started | Completion) -> bytes:
     """Return the names of the model and its deployment, as members of each chunk.
 
     Whole answers may say null for the deployment. In chunks some clients take only a string.
     """
-    names = {name: value for name, value in _names(of).items() if value is not None}
+    names = {name: value for name, value in names_of(of).items() if value is not None}
     return _encode(names)[1:-1] + b","
 
 
-def _names(of: Started | Completion) -> dict[str, Any]:
+def names_of(of: Started | Completion) -> dict[str, Any]:
     tier = {"service_tier": of.tier} if of.tier else {}
     return {"model": of.model or "", **tier, "system_fingerprint": of.fingerprint}
 
 
-def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def own_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a choice's fields without the one that only this package uses."""
     return {name: value for name, value in fields.items() if name != CONTENT_BLOCKS}
 
@@ -303,12 +296,47 @@ _TEXTS = frozenset({*REASONING_FIELDS, "content", "refusal"})
 _MESSAGE = frozenset({*_TEXTS, "role", "tool_calls", "function_call", CONTENT_BLOCKS})
 """The known fields of a message; ``CONTENT_BLOCKS`` is a name of our own."""
 _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "logprobs"})
-_NUMBER = "index"
-_CALL = frozenset({_NUMBER, "id", "type", "function", "custom"})
+NUMBER = "index"
+"""The field of a tool call that numbers it."""
+_CALL = frozenset({NUMBER, "id", "type", "function", "custom"})
 _PADDING = frozenset({"obfuscation", "p"})
 _CHUNK = _PADDING | words_of(
     "id object created model system_fingerprint service_tier choices usage error"
 )
+
+
+MOST_IN_EVENT = 4096
+"""Most choices, or tool calls of a choice, in one event: 70,000 would stop other requests."""
+
+
+class _UsualChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    index: int
+    delta: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    message: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    logprobs: dict[str, Any] | None = None
+    finish_reason: str | None = None
+
+
+class _UsualChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A chunk, or a whole answer, that has only the fields that most providers send.
+
+    It takes half of the time of a dict to decode and to read. Others do not fit into it.
+    """
+
+    id: str
+    created: int
+    model: str
+    choices: Annotated[list[_UsualChoice], msgspec.Meta(max_length=MOST_IN_EVENT)]
+    object: Literal["chat.completion", "chat.completion.chunk"] = "chat.completion"
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    usage: dict[str, Any] | None = None
+    obfuscation: str = ""
+
+
+_decode_usual = msgspec.json.Decoder(_UsualChunk).decode
+_BEGUN = TextDelta(text="")
+"""Says that the first choice has begun."""
 
 
 @dataclass(eq=False, repr=False)
@@ -316,8 +344,42 @@ class ChatDecoder(JSONDecoder):
     """EventDecoder of Chat Completions."""
 
     done = ENDED
+    is_usual: bool = True
     _named: tuple[Any, ...] = (None, None, None)
+    _begun: dict[int, bool] = field(default_factory=dict)
+    """The choices that have begun, and whether the whole answer came at once."""
     _calls: dict[int, _ToolCalls] = field(default_factory=dict)
+
+    def read_usual(self, data: bytes) -> tuple[StreamEvent, ...] | None:
+        """Return the events of a usual chunk, or of a usual whole answer; None: it is not usual."""
+        if self._half or not data.startswith(b"{"):
+            return self.done if data.startswith(b"[DONE]") else None
+        try:
+            chunk = _decode_usual(data)
+        except UNDECODABLE:
+            self.is_usual = False
+            return None
+        events: list[StreamEvent] = []
+        self._read_names(
+            (chunk.model, chunk.system_fingerprint, chunk.service_tier),
+            chunk.id,
+            chunk.created,
+            events,
+        )
+        for choice in chunk.choices:
+            index, delta, whole = choice.index, choice.delta, choice.message is not msgspec.UNSET
+            delta = delta if delta is not msgspec.UNSET else choice.message
+            self._begin(index, events, whole=whole)
+            self._read_message(_NOTHING if delta is msgspec.UNSET else delta, index, events)
+            if choice.logprobs is not None:
+                events.append(LogprobsDelta(value=choice.logprobs, choice=index))
+            if choice.finish_reason:
+                events.append(Finished(reason=choice.finish_reason, choice=index))
+        if chunk.usage is not None:
+            in_part = bool(chunk.choices)
+            beside = in_part and chunk.choices[0].delta is not msgspec.UNSET
+            _add_usage(chunk.usage, events, in_part=in_part, beside=beside)
+        return tuple(events)
 
     def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of one chunk, or of one whole answer. Raises MalformedAnswerError."""
@@ -325,13 +387,33 @@ class ChatDecoder(JSONDecoder):
             return (_read_event_error(event),)
         events: list[StreamEvent] = []
         named = (event.get("model"), event.get("system_fingerprint"), event.get("service_tier"))
-        if named != self._named:
-            self._named = named
-            _read_names(event, named, events)
+        self._read_names(named, event.get("id"), event.get("created"), events)
         for position, choice in enumerate(_list(event.get("choices"))):
             self._read_choice(choice, position, events)
         _read_rest(event, events)
         return tuple(events)
+
+    def _read_names(
+        self, named: tuple[Any, ...], id: Any, created: Any, events: list[StreamEvent]
+    ) -> None:
+        """Add the names of the answer, if they are news."""
+        if named == self._named:
+            return
+        self._named = named
+        id, model, fingerprint, tier = [
+            text if type(text) is str and text else None for text in (id, *named)
+        ]
+        if model or fingerprint or tier:
+            created = created if isinstance(created, int) and created else None
+            started = Started(
+                id=id, model=model, created=created, fingerprint=fingerprint, tier=tier
+            )
+            events.append(started)
+
+    def _begin(self, index: int, events: list[StreamEvent], *, whole: bool) -> None:
+        if index not in self._begun:
+            self._begun[index] = whole
+            events.append(TextDelta(text="", choice=index) if index else _BEGUN)
 
     def _read_choice(self, choice: Any, position: int, events: list[StreamEvent]) -> None:
         if type(choice) is not dict:
@@ -344,11 +426,8 @@ class ChatDecoder(JSONDecoder):
             delta = choice.get("message") or _NOTHING
         if type(delta) is not dict:
             raise MalformedAnswerError("a choice's delta is not an object")
-        calls = self._calls.get(index)
-        if calls is None:
-            calls = self._calls[index] = _ToolCalls(whole="message" in choice)
-            events.append(TextDelta(text="", choice=index))
-        _read_message(delta, index, calls, events)
+        self._begin(index, events, whole="message" in choice)
+        self._read_message(delta, index, events)
         logprobs = choice.get("logprobs")
         if type(logprobs) is dict:
             events.append(LogprobsDelta(value=logprobs, choice=index))
@@ -360,6 +439,40 @@ class ChatDecoder(JSONDecoder):
             native = choice.get("native_finish_reason")
             native = native if type(native) is str and native != reason else None
             events.append(Finished(reason=reason, choice=index, native=native))
+
+    def _read_message(self, delta: dict[str, Any], index: int, events: list[StreamEvent]) -> None:
+        content = delta.get("content")
+        if len(delta) == 1 and type(content) is str:
+            if content:
+                events.append(TextDelta(text=content, choice=index))
+            return
+        delta, content = _divide(delta) if type(content) is list else (delta, content)
+        unknown: dict[str, Any] = {}
+        for name, value in delta.items():
+            if value is None:
+                continue
+            if name in REASONING_FIELDS and type(value) is str:
+                if value:
+                    events.append(ReasoningDelta(text=value, choice=index, field=name))
+            elif name not in _MESSAGE or (name in _TEXTS and type(value) is not str):
+                unknown[name] = value
+        if content and type(content) is str:
+            events.append(TextDelta(text=content, choice=index))
+        refusal = delta.get("refusal")
+        if refusal and type(refusal) is str:
+            events.append(RefusalDelta(text=refusal, choice=index))
+        if delta.get("tool_calls") is not None or delta.get("function_call"):
+            self._read_calls(delta, index, events)
+        if unknown:
+            events.append(ExtraDelta(fields=unknown, choice=index))
+
+    def _read_calls(self, delta: dict[str, Any], index: int, events: list[StreamEvent]) -> None:
+        if index not in self._calls:
+            self._calls[index] = _ToolCalls(whole=self._begun[index])
+        calls = self._calls[index]
+        events += [_read_call(call, index, calls) for call in _list(delta.get("tool_calls"))]
+        if delta.get("function_call"):
+            events.append(_read_function_call(delta["function_call"], index, calls))
 
 
 class _ToolCalls:
@@ -418,6 +531,9 @@ def decode_body(
     status: int, body: bytes, decoder: Callable[[], JSONDecoder] = ChatDecoder
 ) -> tuple[StreamEvent, ...]:
     """Read a whole answer: its events and Ended, or ErrorReported alone."""
+    usual = ChatDecoder().read_usual(body) if decoder is ChatDecoder and status < 400 else None
+    if usual is not None:
+        return usual + ENDED
     document = decode_document(body)
     if isinstance(document, list) and document:
         document = document[0]  # Gemini's OpenAI endpoint wraps its errors in a list
@@ -430,47 +546,6 @@ def decode_body(
     if document.get("error") or document.get("object") == "error" or document.get("error_code"):
         return (read_error(document, None),)
     return (unreadable("the answer has no choices"),)
-
-
-def _read_names(chunk: dict[str, Any], named: tuple[Any, ...], events: list[StreamEvent]) -> None:
-    id, model, fingerprint, tier = [
-        text if type(text) is str and text else None for text in (chunk.get("id"), *named)
-    ]
-    if model or fingerprint or tier:
-        created = chunk.get("created")
-        created = created if isinstance(created, int) and created else None
-        started = Started(id=id, model=model, created=created, fingerprint=fingerprint, tier=tier)
-        events.append(started)
-
-
-def _read_message(
-    delta: dict[str, Any], index: int, calls: _ToolCalls, events: list[StreamEvent]
-) -> None:
-    content = delta.get("content")
-    if len(delta) == 1 and type(content) is str:
-        if content:
-            events.append(TextDelta(text=content, choice=index))
-        return
-    delta, content = _divide(delta) if type(content) is list else (delta, content)
-    unknown: dict[str, Any] = {}
-    for name, value in delta.items():
-        if value is None:
-            continue
-        if name in REASONING_FIELDS and type(value) is str:
-            if value:
-                events.append(ReasoningDelta(text=value, choice=index, field=name))
-        elif name not in _MESSAGE or (name in _TEXTS and type(value) is not str):
-            unknown[name] = value
-    if content and type(content) is str:
-        events.append(TextDelta(text=content, choice=index))
-    refusal = delta.get("refusal")
-    if refusal and type(refusal) is str:
-        events.append(RefusalDelta(text=refusal, choice=index))
-    events += [_read_call(call, index, calls) for call in _list(delta.get("tool_calls"))]
-    if delta.get("function_call"):
-        events.append(_read_function_call(delta["function_call"], index, calls))
-    if unknown:
-        events.append(ExtraDelta(fields=unknown, choice=index))
 
 
 def _divide(message: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -498,13 +573,13 @@ def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
         raise MalformedAnswerError("a tool call's body is not an object")
     call_id = as_text(call.get("id"))
     name = as_text(body.get("name"))
-    index = call.get(_NUMBER)
+    index = call.get(NUMBER)
     arguments = body.get("input" if kind == "custom" else "arguments")
     place = calls.place(index if type(index) is int else None, call_id or "", named=bool(name))
     extra = _unknown(call, _CALL | {kind})
     # Mistral, whose calls have no type, and DeepSeek number the calls of whole answers, too.
     if type(index) is int and (calls.whole or (name and "type" not in call)):
-        extra[_NUMBER] = index
+        extra[NUMBER] = index
     return ToolCallDelta(
         index=place,
         choice=choice,
@@ -543,12 +618,9 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
     if of_groq:
         usage = chunk["x_groq"].get("usage")
     if type(usage) is dict:
-        choices: Any = chunk.get("choices")
-        if choices and all(type(event) is Started for event in events):
-            # A chunk with choices is part of the answer, not the usage chunk.
-            events.append(TextDelta(text=""))
+        choices = chunk.get("choices")
         beside = "delta" in choices[0] if choices and not of_groq else False
-        events.append(UsageReported(usage=usage, beside=beside))
+        _add_usage(usage, events, in_part=bool(choices), beside=beside)
     if chunk.get("error") or chunk.get("object") == "error":
         events.append(_read_event_error(chunk))
     elif "choices" not in chunk:
@@ -556,6 +628,15 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
             events.append(_read_event_error(chunk))
     elif not _CHUNK.issuperset(chunk):
         events.append(ExtraDelta(fields=_unknown(chunk, _CHUNK), choice=None))
+
+
+def _add_usage(
+    usage: dict[str, Any], events: list[StreamEvent], *, in_part: bool, beside: bool
+) -> None:
+    """Add the usage. ``in_part``: its chunk has choices, so it is a part of the answer."""
+    if in_part and all(type(event) is Started for event in events):
+        events.append(TextDelta(text=""))
+    events.append(UsageReported(usage=usage, beside=beside))
 
 
 def usage_tokens(usage: dict[str, Any]) -> Tokens:
@@ -589,207 +670,9 @@ def _unknown(fields: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in known}
 
 
-MOST_IN_EVENT = 4096
-"""Most choices, or tool calls of a choice, in one event: 70,000 would stop other requests."""
-
-
 def _list(value: Any) -> list[Any]:
     if value is not None and type(value) is not list:
         raise MalformedAnswerError("choices or tool calls are not an array")
     if value and len(value) > MOST_IN_EVENT:
         raise MalformedAnswerError("an event has too many choices or tool calls")
     return value or []
-
-
-_DONE = b"data: [DONE]\n\n"
-
-
-def render(completion: Completion) -> Rendered:
-    """Encode an answer once, for any number of replays."""
-    encoder = ChatEncoder("", 0, include_usage=True, whole=True)
-    names = _encode_names(completion)
-    # The quotes of a head cannot be in a JSON text, so each head that is found begins a chunk.
-    head = _chunk_head(names, "", 0)
-    *chunks, last = b"".join(map(encoder.feed, _frames(completion))).split(head)
-    ending, *usage_chunk = encoder.feed((Ended(),)).split(head)
-    unasked = last
-    if completion.usage_beside:  # a chunk ends with "}\n\n"
-        unasked = b"%b,%b\n\n" % (last[:-3], _encode({"usage": completion.usage})[1:])
-    return Rendered(
-        _document_head,
-        partial(_chunk_head, names),
-        _encode(_document(completion))[1:],
-        (*chunks, unasked + _DONE),
-        (*chunks, last + ending, *usage_chunk) if usage_chunk else None,
-    )
-
-
-def write_body(completion: Completion, id: str, created: int) -> bytes:
-    """Return the body of an answer that is not streamed."""
-    return _document_head(id, created) + _encode(_document(completion))[1:]
-
-
-def _document_head(id: str, created: int) -> bytes:
-    return b'{"id":%b,"object":"chat.completion","created":%d,' % (_encode(id), created)
-
-
-def _document(completion: Completion) -> dict[str, Any]:
-    """Return the members of a whole answer, without its id and time."""
-    usage = {} if completion.usage is None else {"usage": completion.usage}
-    choices = [_whole_choice(choice) for choice in completion.choices]
-    return {**_names(completion), "choices": choices, **usage, **completion.extra}
-
-
-def _whole_choice(choice: Choice) -> dict[str, Any]:
-    return {
-        "index": choice.index,
-        "message": _message(choice),
-        "logprobs": choice.logprobs,
-        "finish_reason": choice.finish,
-        **choice.beside,
-    }
-
-
-def _message(choice: Choice) -> dict[str, Any]:
-    text = _joined(choice, Text)
-    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": text or (None if _calls_alone(choice) or _joined(choice, Refusal) else ""),
-        "refusal": _joined(choice, Refusal) or None,
-    }
-    for part in choice.parts:
-        if isinstance(part, Reasoning):
-            field = reasoning_field(part.field)
-            message[field] = message.get(field, "") + part.text
-    if functions := [call for call in calls if call.kind == "function_call"]:
-        message["function_call"] = _named(functions[0])["function_call"]
-    if tools := [_named(call) for call in calls if call not in functions]:
-        message["tool_calls"] = tools
-    message.update(_own_fields(choice.extra))
-    if text and isinstance(message["content"], list):
-        # Mistral's reasoning arrives as content parts, and its text after them as a string.
-        message["content"] = [*message["content"], {"type": "text", "text": text}]
-    return message
-
-
-def _calls_alone(choice: Choice) -> bool:
-    """Tell whether a choice has calls, and no empty content beside them as Mistral's have."""
-    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
-    return bool(calls) and _NUMBER not in calls[0].extra
-
-
-def _joined(choice: Choice, kind: type[Text | Refusal]) -> str:
-    return "".join(part.text for part in choice.parts if isinstance(part, kind))
-
-
-def _named(call: ToolCall) -> dict[str, Any]:
-    """Return a call in the form of JSON answers."""
-    body = {"name": call.name, "input" if call.kind == "custom" else "arguments": call.arguments}
-    return {"id": call.id, "type": call.kind, call.kind: body, **call.extra}
-
-
-def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
-    """Yield the events of a stored answer; the events of one part come together."""
-    yield (
-        Started(model=completion.model, fingerprint=completion.fingerprint, tier=completion.tier),
-        # SDKs look for these fields in the first chunk.
-        ExtraDelta(fields=completion.extra, choice=None),
-    )
-    if completion.usage is not None:
-        yield (UsageReported(usage=completion.usage),)
-    last = completion.choices[-1]
-    for choice in completion.choices:
-        yield (ExtraDelta(fields=_first_fields(choice), choice=choice.index),)
-        left = yield from _pieces(choice)
-        closing: list[StreamEvent] = []
-        if left is not None:
-            closing.append(LogprobsDelta(value=left, choice=choice.index))
-        if choice.beside:
-            closing.append(ExtraDelta(fields=choice.beside, choice=choice.index, beside=True))
-        if choice is last:  # the last chunk also has the fields of the whole answer
-            closing.append(ExtraDelta(fields=completion.extra, choice=None))
-        yield (*closing, Finished(reason=choice.finish, choice=choice.index))
-
-
-def _first_fields(choice: Choice) -> dict[str, Any]:
-    text = None if _calls_alone(choice) and not _joined(choice, Text) else ""
-    told = {name: value for name, value in _own_fields(choice.extra).items() if value != []}
-    return {"content": text, **told}
-
-
-def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str, Any] | None]:
-    """Yield the deltas, each with its log probabilities.
-
-    Returns the log probabilities that are left.
-    """
-    left = dict(choice.logprobs or {})
-    nothing = dict.fromkeys(left)
-    calls = 0
-    for part in choice.parts:
-        if isinstance(part, ToolCall):
-            whole = msgspec.structs.asdict(part)  # Mistral's client refuses a part without a name
-            yield (ToolCallDelta(index=calls, choice=choice.index, **whole),)
-            calls += 1
-            continue
-        key = _logprobs_field(part)
-        shares = _by_tokens(part.text, left.get(key)) if key else None
-        if shares is None:
-            yield tuple([_text_delta(part, text, choice) for text in split_text(part.text)])
-            continue
-        for text, tokens in shares:
-            value = {**nothing, key: tokens}
-            logprobs = LogprobsDelta(value=value, choice=choice.index)
-            yield logprobs, _text_delta(part, text, choice)
-        left[key] = None
-    return left if left != nothing or choice.logprobs == {} else None
-
-
-def _logprobs_field(part: Text | Reasoning | Refusal) -> str:
-    """Return the field of a part's log probabilities; "" if it has none."""
-    if isinstance(part, Reasoning):
-        return ""
-    return "content" if isinstance(part, Text) else "refusal"
-
-
-def _text_delta(part: Text | Reasoning | Refusal, text: str, choice: Choice) -> StreamEvent:
-    if isinstance(part, Reasoning):
-        return ReasoningDelta(text=text, field=part.field, choice=choice.index)
-    kind = TextDelta if isinstance(part, Text) else RefusalDelta
-    return kind(text=text, choice=choice.index)
-
-
-def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:
-    """Cut a text between tokens; each piece has its tokens. None if the tokens are not the text.
-
-    A token may end inside a character. So a piece ends only where the bytes so far are whole
-    characters.
-    """
-    if not tokens or not isinstance(tokens, list):
-        return None
-    raw = text.encode()
-    shares: list[tuple[str, list[Any]]] = []
-    start = end = first = 0
-    for position, token in enumerate(tokens, 1):
-        spelled = _token_bytes(token)
-        if spelled is None or not raw.startswith(spelled, end):
-            return None
-        end += len(spelled)
-        if position < len(tokens):
-            inside_character = end < len(raw) and raw[end] & 0xC0 == 0x80
-            if inside_character or end - start < CHUNK_CHARACTERS:
-                continue
-        elif end < len(raw):
-            return None
-        shares.append((raw[start:end].decode(), tokens[first:position]))
-        start, first = end, position
-    return shares
-
-
-def _token_bytes(token: Any) -> bytes | None:
-    if not isinstance(token, dict):
-        return None
-    codes, spelled = token.get("bytes"), token.get("token")
-    if isinstance(codes, list) and all(type(code) is int and 0 <= code < 256 for code in codes):
-        return bytes(codes)
-    return spelled.encode() if isinstance(spelled, str) else None

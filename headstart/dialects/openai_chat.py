@@ -6,26 +6,35 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headstart.dialects.dialect import (
+    CHUNK_CHARACTERS,
     Dialect,
     KeyForm,
     LimitHeaders,
     ListedModel,
     LogprobsForm,
     ModelsForm,
+    Rendered,
     as_text,
     field_uses,
     listed_objects,
+    split_text,
 )
 from headstart.dialects.openai_answers import (
+    NUMBER,
     ChatDecoder,
     ChatEncoder,
+    chunk_head,
     decode_body,
+    encode_names,
     error_body,
     error_frame,
-    render,
+    names_of,
+    own_fields,
+    reasoning_field,
     usage_tokens,
-    write_body,
 )
 from headstart.dialects.openai_requests import (
     NAME,
@@ -36,12 +45,33 @@ from headstart.dialects.openai_requests import (
 )
 from headstart.dialects.request_form import RequestForm, add_cache_key, canonical_body
 from headstart.dialects.requests import apply_quirks
-from headstart.types import ChatRequest, Headers, random_bytes
+from headstart.types import (
+    ChatRequest,
+    Ended,
+    ExtraDelta,
+    Finished,
+    Headers,
+    LogprobsDelta,
+    Reasoning,
+    ReasoningDelta,
+    Refusal,
+    RefusalDelta,
+    Started,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    UsageReported,
+    random_bytes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from headstart.attempts import Tokens
+    from headstart.types import Choice, Completion, StreamEvent
+
+_encode = msgspec.json.encode
 
 
 def _usage(tokens: Tokens) -> dict[str, Any]:
@@ -128,6 +158,202 @@ def _write_models(models: Sequence[ListedModel]) -> dict[str, Any]:
 _MODELS = ModelsForm(_MODELS_FORM, b"/v1/models", b"", _read_models, _write_model, _write_models)
 
 
+# --- stored answers -----------------------------------------------------------------------------
+
+_DONE = b"data: [DONE]\n\n"
+
+
+def _render(completion: Completion) -> Rendered:
+    """Encode an answer once, for any number of replays."""
+    encoder = ChatEncoder("", 0, include_usage=True, whole=True)
+    names = encode_names(completion)
+    # The quotes of a head cannot be in a JSON text, so each head that is found begins a chunk.
+    head = chunk_head(names, "", 0)
+    *chunks, last = b"".join(map(encoder.feed, _frames(completion))).split(head)
+    ending, *usage_chunk = encoder.feed((Ended(),)).split(head)
+    unasked = last
+    if completion.usage_beside:  # a chunk ends with "}\n\n"
+        unasked = b"%b,%b\n\n" % (last[:-3], _encode({"usage": completion.usage})[1:])
+    return Rendered(
+        _document_head,
+        partial(chunk_head, names),
+        _encode(_document(completion))[1:],
+        (*chunks, unasked + _DONE),
+        (*chunks, last + ending, *usage_chunk) if usage_chunk else None,
+    )
+
+
+def _write_body(completion: Completion, id: str, created: int) -> bytes:
+    """Return the body of an answer that is not streamed."""
+    return _document_head(id, created) + _encode(_document(completion))[1:]
+
+
+def _document_head(id: str, created: int) -> bytes:
+    return b'{"id":%b,"object":"chat.completion","created":%d,' % (_encode(id), created)
+
+
+def _document(completion: Completion) -> dict[str, Any]:
+    """Return the members of a whole answer, without its id and time."""
+    usage = {} if completion.usage is None else {"usage": completion.usage}
+    choices = [_whole_choice(choice) for choice in completion.choices]
+    return {**names_of(completion), "choices": choices, **usage, **completion.extra}
+
+
+def _whole_choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "message": _message(choice),
+        "logprobs": choice.logprobs,
+        "finish_reason": choice.finish,
+        **choice.beside,
+    }
+
+
+def _message(choice: Choice) -> dict[str, Any]:
+    text = _joined(choice, Text)
+    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": text or (None if _calls_alone(choice) or _joined(choice, Refusal) else ""),
+        "refusal": _joined(choice, Refusal) or None,
+    }
+    for part in choice.parts:
+        if isinstance(part, Reasoning):
+            field = reasoning_field(part.field)
+            message[field] = message.get(field, "") + part.text
+    if functions := [call for call in calls if call.kind == "function_call"]:
+        message["function_call"] = _named(functions[0])["function_call"]
+    if tools := [_named(call) for call in calls if call not in functions]:
+        message["tool_calls"] = tools
+    message.update(own_fields(choice.extra))
+    if text and isinstance(message["content"], list):
+        # Mistral's reasoning arrives as content parts, and its text after them as a string.
+        message["content"] = [*message["content"], {"type": "text", "text": text}]
+    return message
+
+
+def _calls_alone(choice: Choice) -> bool:
+    """Tell whether a choice has calls, and no empty content beside them as Mistral's have."""
+    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
+    return bool(calls) and NUMBER not in calls[0].extra
+
+
+def _joined(choice: Choice, kind: type[Text | Refusal]) -> str:
+    return "".join(part.text for part in choice.parts if isinstance(part, kind))
+
+
+def _named(call: ToolCall) -> dict[str, Any]:
+    """Return a call in the form of JSON answers."""
+    body = {"name": call.name, "input" if call.kind == "custom" else "arguments": call.arguments}
+    return {"id": call.id, "type": call.kind, call.kind: body, **call.extra}
+
+
+def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
+    """Yield the events of a stored answer; the events of one part come together."""
+    yield (
+        Started(model=completion.model, fingerprint=completion.fingerprint, tier=completion.tier),
+        # SDKs look for these fields in the first chunk.
+        ExtraDelta(fields=completion.extra, choice=None),
+    )
+    if completion.usage is not None:
+        yield (UsageReported(usage=completion.usage),)
+    last = completion.choices[-1]
+    for choice in completion.choices:
+        yield (ExtraDelta(fields=_first_fields(choice), choice=choice.index),)
+        left = yield from _pieces(choice)
+        closing: list[StreamEvent] = []
+        if left is not None:
+            closing.append(LogprobsDelta(value=left, choice=choice.index))
+        if choice.beside:
+            closing.append(ExtraDelta(fields=choice.beside, choice=choice.index, beside=True))
+        if choice is last:  # the last chunk also has the fields of the whole answer
+            closing.append(ExtraDelta(fields=completion.extra, choice=None))
+        yield (*closing, Finished(reason=choice.finish, choice=choice.index))
+
+
+def _first_fields(choice: Choice) -> dict[str, Any]:
+    text = None if _calls_alone(choice) and not _joined(choice, Text) else ""
+    told = {name: value for name, value in own_fields(choice.extra).items() if value != []}
+    return {"content": text, **told}
+
+
+def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str, Any] | None]:
+    """Yield the deltas, each with its log probabilities.
+
+    Returns the log probabilities that are left.
+    """
+    left = dict(choice.logprobs or {})
+    nothing = dict.fromkeys(left)
+    calls = 0
+    for part in choice.parts:
+        if isinstance(part, ToolCall):
+            whole = msgspec.structs.asdict(part)  # Mistral's client refuses a part without a name
+            yield (ToolCallDelta(index=calls, choice=choice.index, **whole),)
+            calls += 1
+            continue
+        key = _logprobs_field(part)
+        shares = _by_tokens(part.text, left.get(key)) if key else None
+        if shares is None:
+            yield tuple([_text_delta(part, text, choice) for text in split_text(part.text)])
+            continue
+        for text, tokens in shares:
+            value = {**nothing, key: tokens}
+            logprobs = LogprobsDelta(value=value, choice=choice.index)
+            yield logprobs, _text_delta(part, text, choice)
+        left[key] = None
+    return left if left != nothing or choice.logprobs == {} else None
+
+
+def _logprobs_field(part: Text | Reasoning | Refusal) -> str:
+    """Return the field of a part's log probabilities; "" if it has none."""
+    if isinstance(part, Reasoning):
+        return ""
+    return "content" if isinstance(part, Text) else "refusal"
+
+
+def _text_delta(part: Text | Reasoning | Refusal, text: str, choice: Choice) -> StreamEvent:
+    if isinstance(part, Reasoning):
+        return ReasoningDelta(text=text, field=part.field, choice=choice.index)
+    kind = TextDelta if isinstance(part, Text) else RefusalDelta
+    return kind(text=text, choice=choice.index)
+
+
+def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:
+    """Cut a text between tokens; each piece has its tokens. None if the tokens are not the text.
+
+    A token may end inside a character. So a piece ends only where the bytes so far are whole
+    characters.
+    """
+    if not tokens or not isinstance(tokens, list):
+        return None
+    raw = text.encode()
+    shares: list[tuple[str, list[Any]]] = []
+    start = end = first = 0
+    for position, token in enumerate(tokens, 1):
+        spelled = _token_bytes(token)
+        if spelled is None or not raw.startswith(spelled, end):
+            return None
+        end += len(spelled)
+        if position < len(tokens):
+            inside_character = end < len(raw) and raw[end] & 0xC0 == 0x80
+            if inside_character or end - start < CHUNK_CHARACTERS:
+                continue
+        elif end < len(raw):
+            return None
+        shares.append((raw[start:end].decode(), tokens[first:position]))
+        start, first = end, position
+    return shares
+
+
+def _token_bytes(token: Any) -> bytes | None:
+    if not isinstance(token, dict):
+        return None
+    codes, spelled = token.get("bytes"), token.get("token")
+    if isinstance(codes, list) and all(type(code) is int and 0 <= code < 256 for code in codes):
+        return bytes(codes)
+    return spelled.encode() if isinstance(spelled, str) else None
+
+
 OPENAI_CHAT = Dialect(
     name=NAME,
     setting="openai",
@@ -161,8 +387,8 @@ OPENAI_CHAT = Dialect(
     decoder=ChatDecoder,
     decode_body=decode_body,
     encoder=ChatEncoder,
-    write_body=write_body,
-    render=render,
+    write_body=_write_body,
+    render=_render,
     new_id=lambda: "chatcmpl-" + random_bytes(12).hex(),
     error_body=error_body,
     error_frame=error_frame,

@@ -18,7 +18,7 @@ from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import Observer, StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
-from headstart.policies.freshness import OF_CACHES, StorageVerdict, is_from_cache, judge_response
+from headstart.policies.freshness import StorageVerdict, is_from_cache, judge_response
 from headstart.reply import AnswerWithheld, Reply, Transcript, storable
 from headstart.types import Completion, Ended, Entry, Origin, RawResponse
 
@@ -437,8 +437,7 @@ class PumpedCall:
         # A provider's caching headers are about answers to a POST in general.
         if reply.status != 200 or not reply.is_plain:
             return StorageVerdict("status" if reply.status != 200 else "content-encoding")
-        tells = not OF_CACHES.isdisjoint(dict(reply.headers))
-        cached = tells and is_from_cache(reply.headers)
+        cached = is_from_cache(reply.headers)
         return StorageVerdict("other-cache") if cached else _MAY_BE_STORED
 
     def _failed(self, error: Exception) -> str:

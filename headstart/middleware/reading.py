@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from headstart.dialects.dialect import Dialect, Frame, FrameCutter, UpstreamDialect
+from headstart.dialects.dialect import Dialect, Frame, FrameCutter, JSONDecoder, UpstreamDialect
 from headstart.dialects.registry import TEXT_FIELDS, read_usage
 from headstart.errors import UpstreamProtocolError
 from headstart.reply import is_event_stream, is_plain
@@ -26,7 +27,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
     from headstart.types import Headers, StreamEvent
 
@@ -93,11 +94,8 @@ class SSEDecoder:
 
         Raises UpstreamProtocolError.
         """
-        if self._only_lf and block.startswith(b"data: ", start):
-            end = block.find(b"\n", start)
-            if block.startswith(b"\n\n", end) and end - start < self._max:
-                self._at_start = False  # the usual frame has one line of data
-                return Frame(block[start : end + 2], block[start + 6 : end], None)
+        if end := self.usual_end(block, start):
+            return Frame(block[start : end + 2], block[start + 6 : end], None)
         if self._only_lf and block.startswith(b"event: ", start):
             line = block.find(b"\ndata: ", start)
             named = block.find(b"\n", start) == line >= 0
@@ -118,6 +116,18 @@ class SSEDecoder:
             if raw.startswith(_BOM):
                 return msgspec.structs.replace(_parse(raw.removeprefix(_BOM)), raw=raw)
         return _parse(raw)
+
+    def usual_end(self, block: bytes, start: int) -> int:
+        """Return the end of the data of a usual frame, which has one line; 0 for another frame.
+
+        The frame begins with ``data: ``, and ends with two line feeds.
+        """
+        if self._only_lf and block.startswith(b"data: ", start):
+            end = block.find(b"\n", start)
+            if block.startswith(b"\n\n", end) and end - start < self._max:
+                self._at_start = False
+                return end
+        return 0
 
     def rest(self) -> bytes:
         """Return the bytes after the last complete frame. The standard discards them at the end."""
@@ -383,7 +393,11 @@ class EventStream:
         self._finished: set[int] = set()
         self._has_lines = dialect.cutter is None
         self._frames: FrameCutter = SSEDecoder() if dialect.cutter is None else dialect.cutter()
-        self._decoder = dialect.decoder()
+        self._decoder = decoder = dialect.decoder()
+        self._usual: tuple[SSEDecoder, JSONDecoder] | None = None
+        """The parts that read a usual frame in one step."""
+        if isinstance(decoder, JSONDecoder) and isinstance(self._frames, SSEDecoder):
+            self._usual = self._frames, decoder
         self._join_texts = join_texts
         self._shape: TextShape | None = None
 
@@ -426,19 +440,32 @@ class EventStream:
                 at, self.usage_alone = blank.end(), False
                 yield blank[0], ()  # each is an empty frame
                 continue
-            frame = frames.cut(block, at)
-            if frame is None:
-                return
-            at += len(frame.raw)
-            events = self._decoder.feed(frame)
+            raw, events = self._read_usual(block, at)
+            has_data = True
+            if not raw:
+                frame = frames.cut(block, at)
+                if frame is None:
+                    return
+                raw, events, has_data = frame.raw, self._decoder.feed(frame), bool(frame.data)
+            at += len(raw)
             if self._ends_with(events):
                 return
-            if frame.data:
+            if has_data:
                 is_text = len(events) == 1 and type(events[0]) in _TEXTS
-                self._shape = learn_shape(frame.raw, events) if is_text else None
-            yield frame.raw, events
+                self._shape = learn_shape(raw, events) if is_text else None
+            yield raw, events
             if self.ended:
                 return
+
+    def _read_usual(self, block: bytes, at: int) -> tuple[bytes, tuple[StreamEvent, ...]]:
+        """Return the frame and its events if it is a usual one, else no bytes."""
+        if self._usual is not None and self._usual[1].is_usual:
+            frames, decoder = self._usual
+            end = frames.usual_end(block, at)
+            events = decoder.read_usual(block[at + 6 : end]) if end else None
+            if events is not None:
+                return block[at : end + 2], events
+        return b"", ()
 
     def _ends_with(self, events: tuple[StreamEvent, ...]) -> bool:
         """Note what the events mean; return whether the answer ended before them."""
@@ -719,6 +746,16 @@ class WholeReader(BodyReader):
         return b"".join(parts)
 
 
+_LINES = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""The beginnings of the lines of an event stream. No JSON begins like this."""
+
+
+def begins_events(data: bytes) -> bool:
+    """Tell whether the first bytes of a body, however few, begin an event stream."""
+    line = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:6]
+    return line != b"" and any(line.startswith(each) or each.startswith(line) for each in _LINES)
+
+
 def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:
     """Return the error among the events of a frame."""
     return next((event for event in events if type(event) is ErrorReported), None)
@@ -737,3 +774,12 @@ def body_reader(status: int, headers: Headers, dialect: Dialect | None) -> BodyR
     if is_event_stream(headers):
         return StreamReader(dialect)
     return DocumentReader(dialect, status)
+
+
+async def in_time(reading: Awaitable[bytes], until: float | None) -> bytes:
+    """Return the bytes after the finish reasons, if they come in time."""
+    try:
+        async with asyncio.timeout_at(until):
+            return await reading
+    except TimeoutError:
+        return b""

@@ -233,7 +233,7 @@ _DIRECTIVE = re.compile(rb'([^\s,=;"]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]
 
 _LITELLM_KEY = b"x-litellm-cache-key"
 """A header that LiteLLM's proxy sends with hits alone."""
-OF_CACHES = frozenset((
+_OF_CACHES = frozenset((
     _LITELLM_KEY, b"cache-status", b"cf-aig-cache-status", b"helicone-cache", b"x-cache",
     b"x-litellm-cache-hit", b"x-portkey-cache-status",
 ))  # fmt: skip
@@ -246,10 +246,10 @@ def is_from_cache(headers: Headers) -> bool:
 
     Such an answer may belong to another prompt, and audits would compare it with itself.
     """
-    return any(
-        name in OF_CACHES and (name == _LITELLM_KEY or _HIT.search(value) is not None)
-        for name, value in headers
-    )
+    for name, value in headers:  # a generator would take three times as long
+        if name in _OF_CACHES and (name == _LITELLM_KEY or _HIT.search(value) is not None):
+            return True
+    return False
 
 
 class StorageVerdict(msgspec.Struct, frozen=True, gc=False):

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import Frame
+from headstart.dialects.openai_answers import ChatDecoder, decode_body
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.reading import FrameReader, SSEDecoder
 from headstart.types import (
@@ -396,3 +398,85 @@ def test_failed_answer_is_one_error(status: int, raw: bytes, reported: int | Non
     (event,) = DIALECT.decode_body(status, raw)
     assert isinstance(event, ErrorReported)
     assert event.status == reported
+
+
+CHUNK: dict[str, list[Any]] = {
+    "id": ["a", "b", "", None],
+    "object": ["chat.completion", "chat.completion.chunk", "error"],
+    "created": [1, 2, 0, 1.0, True, 10**30, None],
+    "model": ["m", "other", "", None],
+    "choices": [],
+    "system_fingerprint": ["fp", "", None],
+    "service_tier": ["default", None],
+    "usage": [USAGE, {}, None, [1]],
+    "obfuscation": ["xyz"],
+    "provider": ["its own field"],
+    "error": [{"message": "no"}],
+}
+CHOICE: dict[str, list[Any]] = {
+    "index": [0, 1, True, "0"],
+    "delta": [],
+    "message": [],
+    "logprobs": [None, {"content": []}],
+    "finish_reason": ["stop", "length", "", None, 5],
+    "native_finish_reason": ["end"],
+}
+MESSAGE: dict[str, list[Any]] = {
+    "role": ["assistant", None, 5],
+    "content": ["text", "\u00e9\n", "", None, ["part"], "\ud83d"],
+    "refusal": [None, "no"],
+    "annotations": [[], [{"type": "url_citation"}], None],
+    "reasoning": ["because"],
+    "tool_calls": [[], [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]],
+}
+
+
+class Chunks:
+    """Makes chunks. The values that come first in the tables are likely, as are few fields."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def drawn(self, table: dict[str, list[Any]], likely: float) -> dict[str, Any]:
+        drawn = {}
+        for place, (name, values) in enumerate(table.items()):
+            if self.random.random() < (likely if place < 5 else 0.1):
+                unusual = self.random.random() < 0.03
+                drawn[name] = values and (self.random.choice(values) if unusual else values[0])
+        return drawn
+
+    def chunk(self) -> dict[str, Any]:
+        chunk = self.drawn(CHUNK, 0.98)
+        if "choices" in chunk:
+            chunk["choices"] = [self.choice() for _ in range(self.random.choice((0, 1, 1, 1, 2)))]
+        return chunk
+
+    def choice(self) -> dict[str, Any]:
+        choice = self.drawn(CHOICE, 0.6)
+        for name in ("delta", "message"):
+            if name in choice:
+                choice[name] = None if self.random.random() < 0.03 else self.drawn(MESSAGE, 0.4)
+        return choice
+
+
+def test_usual_chunks_are_read_as_all_others() -> None:
+    """They are decoded in a faster way, with the same events."""
+    usual = unusual = 0
+    for seed in range(3000):
+        chunks, decoder, other = Chunks(seed), ChatDecoder(), ChatDecoder()
+        for _ in range(4):
+            given = frame(chunks.chunk())
+            assert given.data is not None
+            events = decoder.read_usual(given.data) if decoder.is_usual else None
+            assert other.feed(given) == (decoder.feed(given) if events is None else events), given
+            usual, unusual = usual + (events is not None), unusual + (events is None)
+    assert min(usual, unusual) > 1000
+
+
+def test_usual_whole_answers_are_read_as_all_others() -> None:
+    class Other(ChatDecoder):
+        """The decoder of another dialect: it reads dicts."""
+
+    for seed in range(3000):
+        body = json.dumps(Chunks(seed).chunk()).encode()
+        assert decode_body(200, body) == decode_body(200, body, Other), body

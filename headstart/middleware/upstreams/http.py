@@ -10,13 +10,14 @@ import sys
 import time
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
+from aiohttp import http_writer
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import TimerNoop
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.http_writer import StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD
 from msgspec.structs import replace
 from yarl import URL
@@ -29,14 +30,13 @@ from headstart.dialects.registry import (
     with_retry_after,
 )
 from headstart.errors import IdleConnectionClosed, UpstreamProtocolError, UpstreamRefused
-from headstart.middleware.reading import MAX_DOCUMENT_BYTES, BodyReader
+from headstart.middleware.reading import MAX_DOCUMENT_BYTES, BodyReader, begins_events, in_time
 from headstart.middleware.upstreams.outgoing import (
     AFTER_END_S,
     READ_BYTES,
     IncomingAnswer,
     MaskedBody,
     RequestWriter,
-    begins_events,
     content_length,
     is_of_handshake,
     pieces_of,
@@ -48,11 +48,12 @@ from headstart.reply import Reply, Transcript
 from headstart.sockets import CLOSE_S, HEARTBEAT_S, UpstreamSocket, resolver, tls_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable
     from ssl import SSLContext
 
     from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
     from aiohttp._websocket.reader import WebSocketDataQueue
+    from aiohttp.abc import AbstractStreamWriter
     from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.connector import Connection
     from aiohttp.http_websocket import WebSocketWriter
@@ -104,6 +105,15 @@ class _WatchedConnection(ResponseHandler):
         socket = transport.get_extra_info("socket")
         if socket is not None:
             self._has_news = _news_of(socket.fileno())
+
+    def send(self, request: bytes) -> None:
+        """Write a request, and wait for its answer. Raises ClientOSError if that is too late."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            closed = "the connection was closed"
+            raise aiohttp.ClientOSError(closed) from aiohttp.ClientConnectionResetError(closed)
+        transport.write(request)
+        self.start_timeout()
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of the provider, unless no call is under way."""
@@ -270,6 +280,9 @@ LINE_BYTES = 32 * 1024
 """An upstream's header lines may be long (policies, traces), but not endless."""
 BUFFER_BYTES = 256 * 1024
 """The bytes of an answer that are read before their reader takes them."""
+_NO_TIMER = TimerNoop()
+_SENT = cast("AbstractStreamWriter", SimpleNamespace(output_size=0))
+"""The writer of a request that is written, as far as its answer asks for it."""
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _FRAMING = frozenset(("connection", "content-length", "expect", "host", "transfer-encoding"))
 """Headers with which the client library sends a body in another way."""
@@ -325,8 +338,9 @@ class HTTPUpstream:
             and "@" not in self._base.raw_authority
             and all(name.islower() and name not in _FRAMING for name in settings.headers)
         )
-        self._origin: aiohttp.ClientRequest | None = None
-        """A request that tells ``_post`` where to connect; None: ``ClientSession`` sends it."""
+        self._origin: tuple[aiohttp.ClientRequest, ConnectionKey] | None = None
+        """For ``_post``: a request that tells where to connect, and the place of its connections in
+        the pool. None: ``ClientSession`` sends all calls."""
         self._tls = tls_of(settings.name, settings.ca_file, settings.client_cert_file)
         self._session: aiohttp.ClientSession | None = None
         self._socket_session: aiohttp.ClientSession | None = None
@@ -348,9 +362,10 @@ class HTTPUpstream:
             )
             # Other tracers (OpenTelemetry, Sentry) give each session hooks, which only it calls.
             if self._posts_itself and not self._session.trace_configs:
-                self._origin = aiohttp.ClientRequest(
+                origin = aiohttp.ClientRequest(
                     "GET", self._base, skip_auto_headers=_NOT_ADDED, session=self._session
                 )
+                self._origin = origin, origin.connection_key
         return self._session
 
     async def aclose(self) -> None:
@@ -431,7 +446,7 @@ class HTTPUpstream:
             try:
                 session = self._open()
                 if posts and self._origin is not None:
-                    return await self._post(session, self._origin, url, headers, body)
+                    return await self._post(session, *self._origin, url, headers, body)
                 # The client library writes a file piece by piece.
                 whole = io.BytesIO(body) if len(body) > LONG_BODY_BYTES else body or None
                 return await session.request(
@@ -463,20 +478,24 @@ class HTTPUpstream:
         self,
         session: aiohttp.ClientSession,
         origin: aiohttp.ClientRequest,
+        place: ConnectionKey,
         url: URL,
         headers: list[tuple[str, str]],
         body: bytes,
     ) -> aiohttp.ClientResponse:
         """Call the parts of the client library as its ``request`` does, for a third of the time."""
-        assert session.connector is not None
-        try:
-            connection = await session.connector.connect(origin, traces=[], timeout=self._timeout)
-        except TimeoutError as error:
-            raise aiohttp.ConnectionTimeoutError(f"no connection to {url.host}") from error
-        protocol, timer = connection.protocol, TimerNoop()
-        assert protocol is not None
+        pool = session.connector
+        assert isinstance(pool, _SilentPool)
+        connection = await pool._get(place, [])  # noqa: SLF001 - of its base
+        if connection is None:
+            try:
+                connection = await pool.connect(origin, traces=[], timeout=self._timeout)
+            except TimeoutError as error:
+                raise aiohttp.ConnectionTimeoutError(f"no connection to {url.host}") from error
+        protocol = connection.protocol
+        assert isinstance(protocol, _WatchedConnection)
         protocol.set_response_params(
-            timer=timer,
+            timer=_NO_TIMER,
             read_until_eof=True,
             auto_decompress=False,
             read_timeout=self._timeout.sock_read,
@@ -487,24 +506,21 @@ class HTTPUpstream:
         fields = origin.headers.copy()  # it names the host
         fields.extend((*headers, ("Content-Length", str(len(body)))))
         try:
-            writer = StreamWriter(protocol, origin.loop)
-            await writer.write_headers(f"POST {url.raw_path_qs} HTTP/1.1", fields)
-            try:
-                await writer.write(body, drain=False)
-            except aiohttp.ClientConnectionResetError as error:
-                raise aiohttp.ClientOSError("the connection was closed") from error
-            protocol.start_timeout()
+            head = http_writer._serialize_headers(  # noqa: SLF001
+                f"POST {url.raw_path_qs} HTTP/1.1", fields
+            )
+            protocol.send(head + body)
             response = aiohttp.ClientResponse(
                 "POST",
                 url,
                 writer=None,
                 continue100=None,
-                timer=timer,
+                timer=_NO_TIMER,
                 request_info=origin.request_info,
                 traces=[],
                 loop=origin.loop,
                 session=session,
-                stream_writer=writer,
+                stream_writer=_SENT,
             )
             try:
                 return await response.start(connection)
@@ -652,7 +668,7 @@ class HTTPUpstream:
                     break
                 if until is None or piece.events:
                     until = asyncio.get_running_loop().time() + AFTER_END_S
-                data = await _in_time(content.read(READ_BYTES), until if reader.finished else None)
+                data = await in_time(content.read(READ_BYTES), until if reader.finished else None)
         except _FAILURES as error:
             if not (reader.finished and own is not None and own.ends_at_finish):
                 raise upstream_error(self._settings, error, self._settings.read_s) from error
@@ -723,15 +739,6 @@ class HTTPUpstream:
         real = self._settings.models.get(model, model)
         beside = not self._settings.quirks.stream_usage
         return IncomingAnswer(call, client, own, self._clock(), real, usage_beside=beside)
-
-
-async def _in_time(reading: Awaitable[bytes], until: float | None) -> bytes:
-    """Return the bytes after the finish reasons, if they come in time."""
-    try:
-        async with asyncio.timeout_at(until):
-            return await reading
-    except TimeoutError:
-        return b""
 
 
 def _is_late(response: aiohttp.ClientResponse, reader: BodyReader) -> bool:

@@ -162,6 +162,7 @@ class AnswerHead(msgspec.Struct, frozen=True, gc=False):
     is_stream: bool
     is_plain: bool
     """The body is not compressed."""
+    has_length: bool
 
     def labelled(self, *, is_stream: bool) -> AnswerHead:
         """Return the head with the media type of an event stream, or of JSON."""
@@ -180,13 +181,16 @@ class _EndToEnd(msgspec.Struct, frozen=True):
 
     names: tuple[bytes, ...]
     """The names of the end-to-end headers, in lower case."""
-    pick: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
-    """Takes the values of these headers out of the values of all headers."""
+    pick: Callable[[Headers], Headers]
+    """Takes these headers out of all headers."""
+    are_lower: bool
+    """The upstream writes these names in lower case, too."""
     connection: tuple[int, ...]
     """The places of the headers ``connection``, which name further hop-by-hop headers."""
     kind: int | None
     """The place of the first ``content-type`` among ``names``."""
     encoding: int | None
+    has_length: bool
 
 
 def _end_to_end(names: tuple[bytes, ...]) -> _EndToEnd:
@@ -196,9 +200,11 @@ def _end_to_end(names: tuple[bytes, ...]) -> _EndToEnd:
     return _EndToEnd(
         kept,
         picker(places),
+        all(names[place] == lower[place] for place in places),
         tuple([place for place, name in enumerate(lower) if name == b"connection"]),
         kept.index(b"content-type") if b"content-type" in kept else None,
         kept.index(b"content-encoding") if b"content-encoding" in kept else None,
+        b"content-length" in kept,
     )
 
 
@@ -212,33 +218,24 @@ def read_head(status: int, headers: Headers, secrets: tuple[bytes, ...] = ()) ->
     """
     if not 200 <= status < 600:
         raise UpstreamProtocolError(f"the upstream answered with status {status}")
-    names, all_values = zip(*headers, strict=True) if headers else ((), ())
-    found = _heads[names]
-    values = found.pick(all_values)
+    found = _heads[tuple([name for name, _ in headers])]
+    kept = found.pick(headers)
+    values = [value for _, value in kept]
     written = b"".join(values)
     if len(written.translate(None, _UNWRITABLE)) != len(written):
         raise UpstreamProtocolError("a header of the upstream has control characters")
     if secrets:  # some providers return what they were sent
-        values = tuple([_masked(value, secrets) for value in values])
+        values = [_masked(value, secrets) for value in values]
+    if secrets or not found.are_lower:
+        kept = tuple(zip(found.names, values, strict=True))
     kind = None if found.kind is None else values[found.kind]
     encoding = None if found.encoding is None else values[found.encoding]
     is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
     is_plain = encoding is None or encoding.strip().lower() == b"identity"
-    kept = tuple(zip(found.names, values, strict=True))
     for place in found.connection:
-        named = {part.strip().lower() for part in all_values[place].split(b",")} - HOP_BY_HOP
+        named = {part.strip().lower() for part in headers[place][1].split(b",")} - HOP_BY_HOP
         kept = tuple(pair for pair in kept if pair[0] not in named) if named else kept
-    return AnswerHead(status, kept, is_stream, is_plain)
-
-
-_LINES = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""The beginnings of the lines of an event stream. No JSON begins like this."""
-
-
-def begins_events(data: bytes) -> bool:
-    """Tell whether the first bytes of a body, however few, begin an event stream."""
-    line = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:6]
-    return line != b"" and any(line.startswith(each) or each.startswith(line) for each in _LINES)
+    return AnswerHead(status, kept, is_stream, is_plain, found.has_length)
 
 
 class IncomingAnswer(msgspec.Struct, frozen=True):
@@ -276,7 +273,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         status, headers, is_stream = head.status, head.headers, head.is_stream
         client, own, call = self.client, self.own, self.call
         request = call.request
-        if strip_usage and b"content-length" in dict(headers):
+        if strip_usage and head.has_length:
             headers = tuple([pair for pair in headers if pair[0] != b"content-length"])
         if client is None or own is None or request is None:
             held = call.dialect in DOCUMENTS and status < 300 and head.is_plain

@@ -68,8 +68,8 @@ class Quantiles:
     """
 
     __slots__ = (
-        "_added", "_base", "_censored", "_curve", "_first", "_half_life", "_late", "_lowest",
-        "_mean", "_seen", "_total", "_unit",
+        "_added", "_base", "_censored", "_curve", "_first", "_half_life", "_highest", "_late",
+        "_lowest", "_mean", "_seen", "_total", "_unit",
     )  # fmt: skip
 
     def __init__(self, half_life: float) -> None:
@@ -85,6 +85,8 @@ class Quantiles:
         """Weight of the newest sample."""
         self._lowest = HISTOGRAM_BINS
         """All bins below this one are empty."""
+        self._highest = 0
+        """All bins above this one are empty."""
         self._first = 0
         self._curve: list[float] = []
         """Share of the samples in the bins up to this one, from ``_first`` on."""
@@ -108,15 +110,17 @@ class Quantiles:
         bins = self._seen
         if censored:
             bins = self._censored = self._censored or _empty_bins()
-        log, lowest = math.log, self._lowest
+        log, lowest, highest = math.log, self._lowest, self._highest
         for each in seconds:
             index = int(log(each / SHORTEST_S) * _SCALE) if each > SHORTEST_S else 0
             if index >= HISTOGRAM_BINS:
                 index = HISTOGRAM_BINS - 1
             if index < lowest:  # noqa: PLR1730 - a call of min costs as much as all the rest
                 lowest = index
+            if index > highest:  # noqa: PLR1730
+                highest = index
             bins[index] += weight
-        self._lowest = lowest
+        self._lowest, self._highest = lowest, highest
         self._total += weight * len(seconds)
         self._added += weight * len(seconds)
 
@@ -161,6 +165,7 @@ class Quantiles:
         for index, seen, censored in zip(bins.indices, bins.seen, bins.censored, strict=True):
             self._seen[index], self._censored[index] = seen, censored
         self._lowest = min(bins.indices, default=HISTOGRAM_BINS)
+        self._highest = max(bins.indices, default=0)
         self._base, self._unit = at, 1.0
         self._total = self._added = sum(bins.seen) + sum(bins.censored)
 
@@ -197,7 +202,7 @@ class Quantiles:
         """Return the curve of a histogram without censored samples."""
         self._first = self._lowest
         total = self._total
-        below = list(accumulate(self._seen[self._lowest :]))
+        below = list(accumulate(self._seen[self._lowest : self._highest + 1]))
         end = bisect_left(below, total - 1e-9 * total)
         return [weight / total for weight in below[: end + 1]]
 
@@ -206,7 +211,7 @@ class Quantiles:
         seen, censored = self._seen, self._censored
         curve: list[float] = []
         surviving, at_risk = 1.0, self._total
-        for index in range(self._lowest, HISTOGRAM_BINS):
+        for index in range(self._lowest, self._highest + 1):
             died = seen[index]
             lost = censored[index] if censored is not None else 0.0
             if not curve:

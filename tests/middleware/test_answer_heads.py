@@ -1,0 +1,127 @@
+"""The heads of answers, which the sidecar's server writes itself: they are those of uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from headstart.middleware import http_protocol
+from headstart.middleware.http_protocol import BoundedHeadProtocol
+from support.raw_upstream import ask_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.types import Receive, Scope, Send
+
+pytestmark = pytest.mark.anyio
+
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LAST = GET[:-2] + b"Connection: close\r\n\r\n"
+HEAD = GET.replace(b"GET", b"HEAD")
+OLD = GET.replace(b"1.1", b"1.0")
+KIND = (b"content-type", b"text/plain")
+SIZE = (b"content-length", b"2")
+DATE = (b"date", b"Sun, 29 Nov 2026 12:00:00 GMT")
+
+
+async def answer(
+    protocol: type[HttpToolsProtocol],
+    request: bytes,
+    status: int,
+    headers: Sequence[tuple[bytes, bytes]],
+    common: Sequence[tuple[bytes, bytes]],
+) -> bytes:
+    """Return the bytes of the answers to a request and to one more, which ends the connection."""
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": status, "headers": [*headers]})
+        for data, more in ((b"o", True), (b"k", False)):
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+    config = uvicorn.Config(app, lifespan="off", log_level="critical", access_log=False)
+    config.load()
+    state, loop = ServerState(), asyncio.get_running_loop()
+    state.default_headers = [*common]
+
+    def made() -> Any:
+        return protocol(config=config, server_state=state, app_state={}, _loop=loop)
+
+    server = await loop.create_server(made, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        said = await ask_raw(f"http://127.0.0.1:{port}", request + LAST)
+        while state.tasks:
+            await asyncio.wait(state.tasks)
+    return said
+
+
+@pytest.mark.parametrize("request_bytes", [GET, HEAD, OLD, b""], ids=["get", "head", "1.0", "last"])
+@pytest.mark.parametrize("status", [200, 204, 304, 404, 599])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [KIND, SIZE],
+        [KIND],
+        [(b"X-Per%cent-%b", b"100 %d of %b"), SIZE],
+        [(b"x-latin", "\u00e9".encode("latin-1")), (b"x-tab", b"a\tb"), (b"x-empty", b""), SIZE],
+        [(b"Set-Cookie", b"a=1"), (b"set-cookie", b"b=2"), SIZE],
+        [(b"Transfer-Encoding", b"Chunked"), KIND],
+        [(b"connection", b"close"), SIZE],
+        [(b"connection", b"keep-alive"), SIZE],
+        [SIZE, SIZE],
+    ],
+)
+async def test_they_are_those_of_uvicorn(
+    request_bytes: bytes, status: int, headers: list[tuple[bytes, bytes]]
+) -> None:
+    given = request_bytes, status, headers
+    # The names are known at the second time.
+    for common in ([DATE], [DATE], [], [DATE, (b"connection", b"close")]):
+        own = await answer(BoundedHeadProtocol, *given, common)
+        theirs = await answer(HttpToolsProtocol, *given, common)
+        if request_bytes is OLD:  # uvicorn sends chunks to a client that does not know them
+            own, theirs = (said.partition(b"\r\n")[0] for said in (own, theirs))
+        assert own == theirs
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (b"x-split", b"a\r\nset-cookie: b"),
+        (b"x-line", b"a\nb"),
+        (b"x-nul", b"a\0b"),
+        (b"x-delete", b"\x7f"),
+        (b"x split", b"a"),
+        (b"x:y", b"a"),
+        (b"x\r\ny", b"a"),
+    ],
+)
+async def test_a_header_that_would_become_another_one_is_refused(pair: tuple[bytes, bytes]) -> None:
+    for _ in range(2):
+        said = await answer(BoundedHeadProtocol, b"", 200, [KIND, pair, SIZE], [DATE])
+        assert said == b""
+
+
+async def test_usual_heads_are_written_without_uvicorn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the tests above would compare uvicorn with itself."""
+    begun = []
+    begin = http_protocol._begin_answer
+
+    def noted(*given: Any) -> bool:
+        begun.append(begin(*given))
+        return begun[-1]
+
+    monkeypatch.setattr(http_protocol, "_begin_answer", noted)
+    for headers in ([KIND, SIZE], [KIND]):
+        assert b"ok" in (await answer(BoundedHeadProtocol, GET, 200, headers, [DATE])).replace(
+            b"o\r\n1\r\nk", b"ok"
+        )
+    assert begun == [True, False, True, False]
