@@ -123,7 +123,7 @@ class Bench:
                 else:
                     heard.error = (await response.text())[:300]
         except (TimeoutError, aiohttp.ClientError) as error:
-            heard.error = type(error).__name__
+            heard.error = heard.error or type(error).__name__
         heard.total_s = time.monotonic() - now
         heard.whole = heard.finished and heard.text == ORACLE.truth(prompt).text
         return heard

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from headstart.errors import RequestError, UpstreamError
+from headstart.middleware.respond import CUT_OFF
 from headstart.observe import logger
 from headstart.policies.callers import NamesMemo
 
@@ -295,6 +296,11 @@ def websocket_protocol(**options: Any) -> asyncio.Protocol:
     return QuietWebSocket(**options)
 
 
+CUT_OFF_AFTER_S = 0.2
+"""Time from a stream's error event to the end of its connection. Some clients lose the event if
+both come together."""
+
+
 async def _break_off_quietly(
     cycle: RequestResponseCycle,
     app: ASGI3Application,
@@ -327,7 +333,11 @@ async def _break_off_quietly(
 async def _send(
     cycle: RequestResponseCycle, send: ASGISendCallable, message: ASGISendEvent
 ) -> None:
-    if cycle.response_started or not _begin_answer(cycle, message):
+    if CUT_OFF in message:
+        await send({**message, "more_body": True})  # type: ignore[arg-type]
+        cycle.disconnected = True  # the server then expects no end of the answer
+        asyncio.get_running_loop().call_later(CUT_OFF_AFTER_S, cycle.transport.close)
+    elif cycle.response_started or not _begin_answer(cycle, message):
         await send(message)
 
 
@@ -413,7 +423,7 @@ async def _send_before_the_body(
     """
     if cycle.waiting_for_100_continue and cycle.more_body and not cycle.body:
         cycle.keep_alive = False
-    await send(message)
+    await _send(cycle, send, message)
 
 
 def _do_nothing() -> None:

@@ -245,7 +245,6 @@ class Responder:
         headers = _flight_headers(context, reply, not_stored=reply.not_stored)
         await _start(context, reply.status, headers)
         _bound_whole(context, reader)
-        last = b""
         try:
             while data := await reader.read():
                 if context.first_byte is None and flight.first_content is not None:
@@ -257,8 +256,8 @@ class Responder:
         except (RequestError, UpstreamError) as error:
             if not reply.is_stream or dialect is None:
                 raise
-            last = _last_event(context, error, dialect)
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+            return await send(_last_message(context, error, dialect))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_document(
         self, context: RequestContext, flight: Flight, reply: Reply, body: bytes
@@ -292,7 +291,6 @@ class Responder:
         body: Message = {"type": "http.response.body", "body": heartbeat, "more_body": True}
         await context.send(body)
         _bound_whole(context, reader)
-        last = b""
         try:
             while (reply := await _reply_within(HEARTBEAT_S, reader)) is None:
                 await context.send(body)
@@ -303,8 +301,8 @@ class Responder:
                 context.mark_first_byte()
                 await context.send({**body, "body": data})
         except (RequestError, UpstreamError) as error:
-            last = _last_event(context, error, dialect)
-        await context.send({**body, "body": last, "more_body": False})
+            return await context.send(_last_message(context, error, dialect))
+        await context.send({**body, "body": b"", "more_body": False})
 
     async def through_app(
         self, context: RequestContext, app: ASGIApp, *, complete: bool = True
@@ -437,12 +435,22 @@ def _bound_whole(context: RequestContext, reader: FlightReader) -> None:
         reader.expire(context.deadline)
 
 
-def _last_event(context: RequestContext, error: HeadstartError, dialect: Dialect) -> bytes:
+CUT_OFF = "headstart.cut_off"
+"""The key of a stream's last message if the stream broke off.
+
+Some clients overlook the error event, and would take the answer for whole. So the sidecar's server
+closes the connection without the end of the body. Other servers ignore the key.
+"""
+
+
+def _last_message(context: RequestContext, error: HeadstartError, dialect: Dialect) -> Message:
     """Note that a stream broke off, and return its last event: the provider's own, if any."""
     context.error = booked_code(error)
     error.forget_frames()
-    own = error.event if isinstance(error, UpstreamRefused) else b""
-    return own or dialect.error_frame(error, context.id)
+    message = {"type": "http.response.body", "more_body": False}
+    if isinstance(error, UpstreamRefused) and error.event:
+        return {**message, "body": error.event}
+    return {**message, "body": dialect.error_frame(error, context.id), CUT_OFF: True}
 
 
 def _heartbeat(context: RequestContext) -> bytes | None:

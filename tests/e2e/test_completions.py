@@ -11,6 +11,7 @@ import pytest
 
 from headstart.decisions import Outcome
 from headstart.lab.simulator.faults import Cut, ErrorFrame, Status
+from support.proxied import read_body
 from support.sidecar import Provider, headers_of, sidecar
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ async def test_broken_answers_are_not_stored(streams: bool, fault: Any) -> None:
         asking = gateway.session.post(gateway.url + PATH, json=body, headers=headers_of(fault))
         try:
             async with asking as response:
-                await response.read()
+                await read_body(response)
         except OSError:
             pass
         await gateway.finished(1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart.lab.simulator.faults import ErrorFrame, Status
-from support.proxied import CHAT
+from support.proxied import CHAT, read_body
 from support.sidecar import PROMPT, headers_of, sidecar
 from support.simulated import chat
 
@@ -33,7 +33,7 @@ async def early(gateway: Sidecar, fault: Fault | None = None) -> tuple[bytes, by
         assert reply.headers["content-type"].startswith("text/event-stream")
         before = await reply.content.readany()
         gateway.provider.open.set()
-        return before, await reply.content.read()
+        return before, await read_body(reply)
 
 
 async def test_a_comment_comes_first_and_the_answer_follows_whole() -> None:

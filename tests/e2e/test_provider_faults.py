@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import ssl
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 import trustme
 
@@ -22,9 +24,11 @@ from headstart.lab.simulator.faults import (
     Status,
 )
 from support.leaks import requests_leave_memory
+from support.proxied import CHAT
 from support.scripted import ScriptedUpstream
 from support.serving import bind_free_port, serving
-from support.sidecar import PROMPT, sidecar
+from support.sidecar import PROMPT, headers_of, sidecar
+from support.simulated import chat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -227,6 +231,25 @@ async def test_a_stream_that_fails_later_ends_in_an_error_where_it_fails_anew(
         assert code in (last["error"]["code"], last["error"]["type"])
         assert text_of(before)
         assert ANSWER.startswith(text_of(before))
+        await assert_healthy(gateway, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "ends"), [(Cut(after=5), False), (ErrorFrame(after=5), True)], ids=["cut", "told"]
+)
+async def test_a_body_ends_after_an_error_event_only_if_the_providers_body_did(
+    fault: Fault, ends: bool
+) -> None:
+    """Some clients overlook the event, and would take the answer for whole."""
+    async with sidecar(cache=EXACT, upstream=SLOW) as gateway:
+        body = json.dumps(chat(PROMPT, stream=True)).encode()
+        asking = gateway.session.post(gateway.url + CHAT, data=body, headers=headers_of(fault))
+        seen = b""
+        async with asking as response:
+            with nullcontext() if ends else pytest.raises(aiohttp.ClientPayloadError):
+                async for piece in response.content.iter_any():
+                    seen += piece
+        assert b'"error"' in seen.rstrip().rpartition(b"\n\n")[2]
         await assert_healthy(gateway, stream=True)
 
 

@@ -96,8 +96,20 @@ class Proxied(RunningParts):
             return await reply_of(response)
 
 
+async def read_body(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body. After an error event, and only then, the connection may break off."""
+    body = b""
+    try:
+        async for piece in response.content.iter_any():
+            body += piece
+    except aiohttp.ClientPayloadError:
+        if b'"error"' not in body and b'"response.failed"' not in body:
+            raise
+    return body
+
+
 async def reply_of(response: aiohttp.ClientResponse) -> Reply:
-    body = await response.read()
+    body = await read_body(response)
     headers = {name.lower(): value for name, value in response.headers.items()}
     return Reply(response.status, headers, body)
 
