@@ -39,6 +39,7 @@ from headstart.policies.output.answer_limits import (
     refuse_concise,
     refuse_limit,
     refuses_limits,
+    refuses_size,
 )
 from headstart.policies.output.continuation import Prefill, TextJoin, continuing
 from headstart.reply import AnswerWithheld, Reply, Transcript
@@ -294,11 +295,15 @@ class _LimitedAnswer:
         raise UpstreamProtocolError("it does not end, or repeats itself")
 
     async def _send_next(self, limit: int | None, text: str, prefill: Prefill) -> Reply:
-        """Return the answer to the next call, without a limit if this one is above the model's."""
+        """Return the answer to the next call.
+
+        If a limit above the first one is refused, the call is made without a limit. The lower limit
+        of an answer that repeats itself stays: without it, the answer might never end.
+        """
         try:
             return await self.rest.send(self._next_call(limit, text, prefill))
         except UpstreamRefused as error:
-            if limit is None or not refuses_limits(error.status, error.body):
+            if limit is None or limit < self.limit or not refuses_size(error.status, error.body):
                 raise
         return await self.rest.send(self._next_call(None, text, prefill))
 
