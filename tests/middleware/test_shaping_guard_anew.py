@@ -80,6 +80,17 @@ async def test_a_last_limit_above_that_of_the_model_is_left_out(status: int, err
     assert place.seen == []
 
 
+async def test_an_answer_that_ends_at_the_limit_of_the_model_says_so() -> None:
+    refusal = UpstreamRefused(
+        "no", status=400, headers=(), body=b'{"error":"max_tokens is too large"}', code="x"
+    )
+    parts = [frames(events(each, reason="length", tokens=None)) for each in ("1.", " 2.", " 3.")]
+    place = Site([*parts[:2], [refusal], parts[2]], {"max_tokens": "guard"}, lengths=learned())
+    answer = await place.ask(a_call())
+    assert answer.text == "1. 2. 3."
+    assert answer.completion.choices[0].finish == "length"
+
+
 async def test_the_low_limit_of_an_answer_that_repeats_itself_is_never_left_out() -> None:
     refusal = UpstreamRefused(
         "no", status=400, headers=(), body=b'{"error":"max_tokens is below 16"}', code="x"
