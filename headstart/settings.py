@@ -177,7 +177,7 @@ class ServerSettings(Section):
     for any characters. On other paths the answer is 403. With the operator's key, all callers share
     its files, batches and fine-tuning jobs, unless this list leaves out their paths."""
     max_body_bytes: Count = 32 * 1024 * 1024
-    """On larger requests the answer is 413, before the body is read if ``Content-Length`` says how
+    """On larger requests the answer is 413, before the body is read if `Content-Length` says how
     long it is. It also limits messages on WebSockets, both ways."""
     max_body_values: Count = 100_000
     """A request that Headstart reads (cached paths, counts of tokens, live drafts) gets 413 if it

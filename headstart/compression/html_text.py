@@ -13,6 +13,7 @@ from html import unescape
 from html.parser import HTMLParser
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from headstart.compression.lossless import minify
 from headstart.types import read_vocabulary, words_of
@@ -48,10 +49,14 @@ _EMPTY_CELL = re.compile(
 """Matches a cell without words."""
 _MOST_EMPTY = 0.2
 """The largest share of the cells that may have a look of their own and no words."""
+_ATTRIBUTE_VALUE = re.compile(r"=\s*+(?:\"[^\"]*\"|'[^']*'|[^\s\"'>]+)")
+_LABELS_IN_SVG = r"(?:desc|foreignobject|text|title)\b"
 _LABEL_IN_SVG = re.compile(
-    r"<(?:desc|text|title)\b[^<>]*+>((?:(?!</?(?:desc|text|title)\b).)*+)</",
-    re.DOTALL | re.IGNORECASE,
+    rf"<{_LABELS_IN_SVG}[^<>]*+>((?:(?!</?{_LABELS_IN_SVG}).)*+)(?=<)", re.DOTALL | re.IGNORECASE
 )
+_COMMENT = re.compile(r"<!--(?:(?!-->|<!--).)*+-->", re.DOTALL)
+_APART_IN_SVG = re.compile(r"(?=<tspan\b[^<>]*\s(?:x|y|dy)\s*=)", re.IGNORECASE)
+"""Matches before a part of a label with a place of its own, such as its second line."""
 _START = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?(?:<!doctype\s+html|<html\b)", re.IGNORECASE)
 _TAG = re.compile(r"</?([a-zA-Z][^\s<>/]*+)([^<>]*+)>")
 _ATTRIBUTE = re.compile(r"(?<![^\s\"'])([^\s=<>\"'/]++)\s*+=\s*+(?:\"[^\"]*\"|'[^']*'|[^\s\"'>]+)")
@@ -179,9 +184,16 @@ def _is_template(html: str) -> bool:
 
 def _shows_by_colour(html: str) -> bool:
     """Tell whether the looks of cells without words tell something, as in a table of results."""
-    looks = {cell: count for cell, count in Counter(_EMPTY_CELL.findall(html)).items() if count > 1}
-    styled = sum(count for cell, count in looks.items() if "=" in cell)
-    return len(looks) > 1 and styled > _MOST_EMPTY * len(_CELL.findall(html))
+    looks = Counter(_EMPTY_CELL.findall(html))
+    often = {cell: count for cell, count in looks.items() if count > 1}
+    styled = sum(count for cell, count in often.items() if "=" in cell)
+    if styled <= _MOST_EMPTY * len(_CELL.findall(html)):
+        return False
+    # A single cell counts if it differs only in a value: it may be the one test that failed.
+    forms = {_ATTRIBUTE_VALUE.sub("=", cell) for cell in often}
+    return len(often) > 1 or any(
+        cell not in often and _ATTRIBUTE_VALUE.sub("=", cell) in forms for cell in looks
+    )
 
 
 def _visible(html: str) -> _Visible | None:
@@ -194,15 +206,17 @@ def _visible(html: str) -> _Visible | None:
         # A comment may stand within a word, as React writes them: ``$<!-- -->5``.
         out.append(html[at : found.start()] + " " * (found[1] is not None))
         close = "-->" if found[1] is None else f"</{found[1].lower()}"
-        close_at = lower.find(close, found.end())
+        # The shortest comment is ``<!-->``.
+        close_at = lower.find(close, found.end() - 2 * (found[1] is None))
         end = lower.find(">", close_at) if close_at >= 0 else close_at
         if end < 0:
             return None
         body = html[found.end() + 1 : close_at].strip()
         if close == "</svg":
-            labels = map(str.strip, _LABEL_IN_SVG.findall(body))
-            said = " | ".join(filter(None, labels))
-            out.append(f"[image: {said}] " if said else "")
+            drawn = _APART_IN_SVG.sub(" ", _COMMENT.sub("", body))
+            said = " | ".join(filter(None, map(str.strip, _LABEL_IN_SVG.findall(drawn))))
+            # The place of a drawing without words shows whether a cell differs from others.
+            out.append(f"[image: {said}] " if said else f"<i id={_crc(found[2] + body)}></i>")
         elif close == "</title":
             title = title or " ".join(unescape(body).split())
         kind = _DATA.search(found[2] or "")
@@ -213,6 +227,10 @@ def _visible(html: str) -> _Visible | None:
                 large = True
         at = end + 1
     return _Visible("".join([*out, html[at:]]), data, large, title)
+
+
+def _crc(text: str) -> int:
+    return crc32(text.encode("utf-8", "surrogatepass"))
 
 
 class _Open(NamedTuple):

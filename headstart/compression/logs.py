@@ -23,6 +23,7 @@ from bisect import bisect_right
 from collections import Counter
 from itertools import accumulate, groupby, pairwise
 from statistics import median
+from string import ascii_letters
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression.passages import like_these, omission_mark
@@ -563,7 +564,8 @@ def _look(lines: Sequence[str], form: _Form) -> str:
         return "".join(out).strip()
     since, until = begin[0].strip(), end[0].strip()
     # The name of a month is in the mask, too.
-    before = "".join(out[: 2 * skipped.start + 1]).removesuffix(since.partition(" ")[0] + " ")
+    month = since.removesuffix(since.lstrip(ascii_letters + " "))
+    before = "".join(out[: 2 * skipped.start + 1]).removesuffix(month)
     after = "".join(out[2 * skipped.stop :])
     return f"{before}{since} to {until}{after}".strip()
 

@@ -186,7 +186,9 @@ def _is_data(text: str) -> bool:
 
 
 _AFTER_END = "\"')]*_\u201d\u2019\xbb\u300d"
-_SENTENCE_ENDS = frozenset(".!?\u2026\u3002\uff01\uff1f\u0964\u061f")
+_SENTENCE_ENDS = frozenset(
+    ".!?\u2026\u3002\uff0e\uff61\uff01\uff1f\u0964\u061f\u06d4\u0589\u104b\u1362\u17d4"
+)
 _WRAPPED_WORDS = 5
 """The fewest words at the beginning of a line that goes on in the next line."""
 _MIN_PROSE = 0.4

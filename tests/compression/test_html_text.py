@@ -92,11 +92,20 @@ def _said(body: str) -> str:
         ("<span>$79</span><span>in stock</span>", "$79 in stock"),
         ("<b>bo</b><i>ld</i>", "bold"),
         ("<code><span>a</span><span>b</span></code>", "ab"),
-        ("$<!-- -->1<!-- -->50<!-- -->.00, 5<!-- -->%", "$150.00, 5%"),
+        ("$<!-- -->1<!-->50<!---->.00, 5<!-- -->%", "$150.00, 5%"),
         (
             "<svg><path d='M0 0'/><text x='1'>Sales <tspan>70</tspan></text></svg>",
             "[image: Sales 70]",
         ),
+        (
+            "<svg><!-- <text>1</text> --><text>12<title>May</title></text></svg>",
+            "[image: 12 | May]",
+        ),
+        (
+            "<svg><text><tspan x=0>net</tspan><tspan x=0>sum</tspan></text></svg>",
+            "[image: net sum]",
+        ),
+        ("<svg><foreignObject><i>Start</i></foreignObject></svg>", "[image: Start]"),
         ("<button><svg><title>Close</title></svg></button>", "[button: [image: Close]]"),
         ("one<style>p {}</style>two", "one two"),
         ("<ruby>\u6f22<rp>(</rp><rt>kan</rt><rp>)</rp></ruby>", "\u6f22(kan)"),
@@ -182,6 +191,7 @@ def test_facts_that_only_markup_states_are_kept(markup: str, text: str) -> None:
         ("<td class='pass'></td>", "<td class='fail'> </td>"),
         ("<td><i class='icon-yes'></i></td>", "<td></td>"),
         ("<td><img src='yes.png'></td>", "<td><img src='no.png' alt=''></td>"),
+        ("<td><svg><path d='M0 0'/></svg></td>", "<td><svg><path d='M1 1'/></svg></td>"),
     ],
 )
 def test_a_table_that_shows_by_colours_and_icons_is_left_alone(good: str, bad: str) -> None:
@@ -191,6 +201,13 @@ def test_a_table_that_shows_by_colours_and_icons_is_left_alone(good: str, bad: s
     assert html_to_text(f"<html><table>{rows}</table></html>") is None
     same = rows.replace(bad, good)
     assert html_to_text(f"<html><table>{same}</table></html>") is not None
+
+
+def test_the_only_cell_with_another_colour_counts() -> None:
+    rows = [f"<tr><td>Test {n}</td><td class='pass'></td></tr>" for n in range(20)]
+    assert html_to_text(f"<html><table>{''.join(rows)}</table></html>") is not None
+    rows[7] = rows[7].replace("pass", "fail")
+    assert html_to_text(f"<html><table>{''.join(rows)}</table></html>") is None
 
 
 def test_data_for_search_engines_is_kept_once() -> None:

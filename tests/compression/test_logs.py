@@ -343,6 +343,10 @@ def test_a_description_names_the_month_once() -> None:
     assert _collapsed(lines)[-1] == (
         "[… 40 lines like: [Wed Nov 16 15:00:00 to Nov 16 15:00:39 2026] [mem] GC 0..39 done …]"
     )
+    lines = [f"Jan  1 15:00:{n:02} host app[12]: job {n} done" for n in range(40)]
+    assert _collapsed(lines)[-1] == (
+        "[… 40 lines like: Jan  1 15:00:00 to Jan  1 15:00:39 host app[12]: job 0..39 done …]"
+    )
 
 
 def test_the_least_of_values_that_mostly_count_up_is_kept() -> None:

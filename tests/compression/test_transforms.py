@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart import compress
+from headstart.compression.transforms import is_list
 
 if TYPE_CHECKING:
     from headstart.compression.result import Compression
@@ -102,3 +103,12 @@ def test_work_grows_with_the_text_and_not_with_its_square(unit: str, start: str)
 
     # Four times as much would do, a square takes sixteen: half a minute, where it was found.
     assert spent(64_000) < max(2, 10 * spent(16_000))
+
+
+@pytest.mark.parametrize(
+    "end", ["\u3002", "\u0964", "\u06d4", "\u0589", "\u104b", "\u1362", "\u17d4"]
+)
+def test_sentences_end_with_the_stops_of_other_scripts(end: str) -> None:
+    words = [f"\u0905\u0906 {n} \u0907\u0908" for n in range(20)]
+    assert not is_list("\n".join(f"{each}{end}" for each in words))
+    assert is_list("\n".join(words))

@@ -59,10 +59,15 @@ async def test_an_upstream_that_refuses_the_limit_is_asked_without_ever_after() 
     assert place.seen == [StageFailed(stage="output", error="LimitRefused")]
 
 
-async def test_a_last_limit_above_that_of_the_model_is_left_out() -> None:
-    refusal = UpstreamRefused(
-        "no", status=400, headers=(), body=b'{"error":"max_tokens is too large"}', code="x"
-    )
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, "max_tokens is too large"),
+        (413, "Request too large for model `m` on tokens per minute (TPM): Limit 6000"),
+    ],
+)
+async def test_a_last_limit_above_that_of_the_model_is_left_out(status: int, error: str) -> None:
+    refusal = UpstreamRefused("no", status=status, headers=(), body=error.encode(), code="x")
     scripts = [frames(events(part, reason="length", tokens=None)) for part in ("One.", " Two.")]
     place = Site(
         [*scripts, [refusal], frames(events(" Three."))],
@@ -73,6 +78,28 @@ async def test_a_last_limit_above_that_of_the_model_is_left_out() -> None:
     limits = [asked.get("max_completion_tokens") for asked in place.asked()]
     assert limits[2:] == [LEAST_LAST, None]
     assert place.seen == []
+
+
+async def test_an_answer_that_ends_at_the_limit_of_the_model_says_so() -> None:
+    refusal = UpstreamRefused(
+        "no", status=400, headers=(), body=b'{"error":"max_tokens is too large"}', code="x"
+    )
+    parts = [frames(events(each, reason="length", tokens=None)) for each in ("1.", " 2.", " 3.")]
+    place = Site([*parts[:2], [refusal], parts[2]], {"max_tokens": "guard"}, lengths=learned())
+    answer = await place.ask(a_call())
+    assert answer.text == "1. 2. 3."
+    assert answer.completion.choices[0].finish == "length"
+
+
+async def test_the_low_limit_of_an_answer_that_repeats_itself_is_never_left_out() -> None:
+    refusal = UpstreamRefused(
+        "no", status=400, headers=(), body=b'{"error":"max_tokens is below 16"}', code="x"
+    )
+    looping = events("The tide comes and goes. " * 99, reason="length", tokens=None)
+    place = Site([frames(looping), [refusal], frames(events("And so on."))])
+    with pytest.raises(UpstreamProtocolError, match="could not be continued"):
+        await place.ask(a_call())
+    assert [asked["max_completion_tokens"] for asked in place.asked()] == [40, 10]
 
 
 async def test_a_request_that_is_refused_either_way_takes_the_limit_from_nobody() -> None:

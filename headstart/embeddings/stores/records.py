@@ -146,7 +146,7 @@ class StoreCipher(Protocol):
 
     @property
     def key_ids(self) -> tuple[str, ...]:
-        """The ids of the keys, in the order in which the keys are tried."""
+        """The ids of the keys. The first key encrypts; each value names the key that opens it."""
 
     def seal(self, value: bytes, place: bytes) -> bytes:
         """Return the encrypted envelope of a value. ``place``: its kind and owner."""

@@ -39,6 +39,7 @@ from headstart.policies.output.answer_limits import (
     refuse_concise,
     refuse_limit,
     refuses_limits,
+    refuses_size,
 )
 from headstart.policies.output.continuation import Prefill, TextJoin, continuing
 from headstart.reply import AnswerWithheld, Reply, Transcript
@@ -280,7 +281,8 @@ class _LimitedAnswer:
             last = asked.step.lengths.last_limit(asked.key)
             limit = next_limit(number, self.limit, last, answer.text)
             answer.begin(prefilled=prefill != "no")
-            async with await self._send_next(limit, answer.text, prefill) as reply:
+            reply, limit = await self._send_next(limit, answer.text, prefill)
+            async with reply:
                 self.parts.append(reply.transcript)
                 async for piece in reply.pieces:
                     if news := answer.take(piece.events):
@@ -293,14 +295,20 @@ class _LimitedAnswer:
                 yield write(rest)
         raise UpstreamProtocolError("it does not end, or repeats itself")
 
-    async def _send_next(self, limit: int | None, text: str, prefill: Prefill) -> Reply:
-        """Return the answer to the next call, without a limit if this one is above the model's."""
+    async def _send_next(
+        self, limit: int | None, text: str, prefill: Prefill
+    ) -> tuple[Reply, int | None]:
+        """Return the answer to the next call, and the limit that this call had.
+
+        If a limit above the first one is refused, the call is made without a limit. The lower limit
+        of an answer that repeats itself stays: without it, the answer might never end.
+        """
         try:
-            return await self.rest.send(self._next_call(limit, text, prefill))
+            return await self.rest.send(self._next_call(limit, text, prefill)), limit
         except UpstreamRefused as error:
-            if limit is None or not refuses_limits(error.status, error.body):
+            if limit is None or limit < self.limit or not refuses_size(error.status, error.body):
                 raise
-        return await self.rest.send(self._next_call(None, text, prefill))
+        return await self.rest.send(self._next_call(None, text, prefill)), None
 
     def _next_call(self, limit: int | None, text: str, prefill: Prefill) -> Call:
         """Return the call for the missing part; ``text`` is the answer's text so far."""

@@ -48,6 +48,7 @@ _CONTEXT = re.compile(rb"context[ _](?:length|window)", re.IGNORECASE)
 _LIMIT_REFUSED = re.compile(
     rb"max_\w*tokens|maxOutputTokens|context[ _]length|context window", re.IGNORECASE
 )
+_TOO_LARGE = re.compile(rb"request too large for", re.IGNORECASE)
 
 
 def refuse_limit(asked: CanonicalRequest) -> str | None:
@@ -109,6 +110,14 @@ def mentions_context(body: bytes) -> bool:
 def refuses_limits(status: int, body: bytes) -> bool:
     """Tell whether an error answer objects to the limit, not to the request."""
     return status in (400, 422) and _LIMIT_REFUSED.search(body) is not None
+
+
+def refuses_size(status: int, body: bytes) -> bool:
+    """Tell whether an error answer objects to the limit itself, or because a rate limit counts it.
+
+    Some providers refuse a call whose prompt and limit together exceed the tokens of a minute.
+    """
+    return refuses_limits(status, body) or _TOO_LARGE.search(body) is not None
 
 
 FORMAT = 1
