@@ -356,25 +356,26 @@ class ChatDecoder(JSONDecoder):
             return self.done if data.startswith(b"[DONE]") else None
         try:
             chunk = _decode_usual(data)
-        except UNDECODABLE:
-            self.is_usual = False
+            events: list[StreamEvent] = []
+            self._read_names(
+                (chunk.model, chunk.system_fingerprint, chunk.service_tier),
+                chunk.id,
+                chunk.created,
+                events,
+            )
+            for choice in chunk.choices:
+                index, delta = choice.index, choice.delta
+                whole = choice.message is not msgspec.UNSET
+                delta = delta if delta is not msgspec.UNSET else choice.message
+                self._begin(index, events, whole=whole)
+                self._read_message(_NOTHING if delta is msgspec.UNSET else delta, index, events)
+                if choice.logprobs is not None:
+                    events.append(LogprobsDelta(value=choice.logprobs, choice=index))
+                if choice.finish_reason:
+                    events.append(Finished(reason=choice.finish_reason, choice=index))
+        except (*UNDECODABLE, MalformedAnswerError):
+            self.is_usual = False  # ``feed`` reports what is wrong
             return None
-        events: list[StreamEvent] = []
-        self._read_names(
-            (chunk.model, chunk.system_fingerprint, chunk.service_tier),
-            chunk.id,
-            chunk.created,
-            events,
-        )
-        for choice in chunk.choices:
-            index, delta, whole = choice.index, choice.delta, choice.message is not msgspec.UNSET
-            delta = delta if delta is not msgspec.UNSET else choice.message
-            self._begin(index, events, whole=whole)
-            self._read_message(_NOTHING if delta is msgspec.UNSET else delta, index, events)
-            if choice.logprobs is not None:
-                events.append(LogprobsDelta(value=choice.logprobs, choice=index))
-            if choice.finish_reason:
-                events.append(Finished(reason=choice.finish_reason, choice=index))
         if chunk.usage is not None:
             in_part = bool(chunk.choices)
             beside = in_part and chunk.choices[0].delta is not msgspec.UNSET
@@ -531,9 +532,10 @@ def decode_body(
     status: int, body: bytes, decoder: Callable[[], JSONDecoder] = ChatDecoder
 ) -> tuple[StreamEvent, ...]:
     """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    usual = ChatDecoder().read_usual(body) if decoder is ChatDecoder and status < 400 else None
-    if usual is not None:
-        return usual + ENDED
+    if decoder is ChatDecoder and status < 400 and body[:1] == b"{":  # and not a stream's [DONE]
+        usual = ChatDecoder().read_usual(body)
+        if usual is not None:
+            return usual + ENDED
     document = decode_document(body)
     if isinstance(document, list) and document:
         document = document[0]  # Gemini's OpenAI endpoint wraps its errors in a list

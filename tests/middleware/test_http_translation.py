@@ -258,6 +258,21 @@ async def test_upstreams_own_key_takes_the_callers_place() -> None:
     assert keys == [b"ours"]
 
 
+@pytest.mark.parametrize("dialect", [OPENAI, ANTHROPIC], ids=lambda each: each.name)
+@pytest.mark.parametrize("name", ["authorization", "Authorization"])
+@pytest.mark.parametrize("credential", [None, ((b"authorization", b"Bearer ours"),)])
+async def test_a_secret_in_the_settings_headers_is_the_only_one_of_its_name(
+    credential: Headers | None, name: str, dialect: Dialect
+) -> None:
+    provider = ScriptedUpstream()
+    headers = {name: "Bearer set", "x-tag": "set"}
+    async with upstream_at(provider, credential=credential, headers=headers) as upstream:
+        await read(upstream, call_of(dialect, headers=(*KEYS, (b"x-tag", b"caller"))))
+    sent = provider.calls[0].headers
+    assert [value for name, value in sent if name == b"authorization"] == [b"Bearer set"]
+    assert (b"x-tag", b"set") in sent
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_fields_and_quirks_edit_the_clients_own_body(stream: bool) -> None:
     provider = ScriptedUpstream()

@@ -10,7 +10,7 @@ from headstart.attempts import Tokens
 from headstart.dialects.dialect import Frame
 from headstart.dialects.openai_answers import ChatDecoder, decode_body
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.middleware.reading import FrameReader, SSEDecoder
+from headstart.middleware.reading import EventStream, FrameReader, SSEDecoder
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -336,6 +336,32 @@ def test_unreadable_frame_is_an_error_and_not_an_exception(data: bytes) -> None:
     assert event.code == "upstream_protocol_error"
 
 
+USUAL = b'{"id":"i","created":1,"model":"m","choices":[{"index":0,"delta":%b}]}'
+DELTAS = {
+    "tool_calls is an object": b'{"tool_calls":{}}',
+    "many tool calls": b'{"tool_calls":[%s]}' % b",".join([b"{}"] * 4097),
+    "a tool call is a string": b'{"tool_calls":["f"]}',
+    "a function is a string": b'{"tool_calls":[{"function":"f"}]}',
+    "function_call is a string": b'{"function_call":"f"}',
+}
+
+
+@pytest.mark.parametrize("delta", DELTAS.values(), ids=DELTAS.keys())
+def test_unreadable_calls_in_a_usual_chunk_are_an_error_and_not_an_exception(delta: bytes) -> None:
+    data = USUAL % delta
+    events = [
+        event
+        for _, found in EventStream(DIALECT, join_texts=False).feed(b"data: %b\n\n" % data)
+        for event in found
+    ]
+    assert [event.code for event in events if isinstance(event, ErrorReported)] == [
+        "upstream_protocol_error"
+    ]
+    (event,) = DIALECT.decode_body(200, data)
+    assert isinstance(event, ErrorReported)
+    assert event.code == "upstream_protocol_error"
+
+
 # --- whole answers ---------------------------------------------------------------------------
 
 
@@ -388,6 +414,7 @@ BODIES: dict[str, tuple[int, bytes, int | None]] = {
     "an empty error": (500, b"", 500),
     "an error inside a 200": (200, b'{"error":{"code":503,"message":"busy"},"choices":[]}', 503),
     "a 200 page": (200, b"<html>", None),
+    "the end of a stream alone": (200, b"[DONE]", None),
     "no choices": (200, b'{"model":"m"}', None),
     "choices of the wrong shape": (200, b'{"choices":["x"]}', None),
 }

@@ -466,6 +466,7 @@ class RequestWriter:
         """The values of the upstream's own keys."""
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
+        self._own_keys = {n.lower() for n in upstream.headers if is_secret(n.lower().encode())}
         self._has_quirks = upstream.quirks != _NO_QUIRKS
         self._raw_predict = self._main.raw_predict if upstream.quirks.raw_predict else None
         self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
@@ -561,6 +562,8 @@ class RequestWriter:
 
         If the caller's key is passed on, the caller has to send the latter, unless ``required``.
         """
+        if self._own_keys:  # no other key may be sent beside them
+            headers = [pair for pair in headers if pair[0].lower() not in self._own_keys]
         headers += self._upstream.headers.items()
         if spoken.required_headers and (required or self._upstream.api_key_env):
             named = {name.lower() for name, _ in headers}
