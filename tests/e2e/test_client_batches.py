@@ -296,6 +296,19 @@ def test_the_data_of_a_form_comes_through(data: bytes, tmp_path: Path) -> None:
         assert (written.filename, written.purpose) == ("a.jsonl", "batch")
 
 
+def test_the_name_of_a_file_may_be_of_any_language(tmp_path: Path) -> None:
+    for told, name in (
+        ('filename="ü.jsonl"'.encode(), "ü.jsonl"),
+        (b"filename*=utf-8''%C3%BC.jsonl", "ü.jsonl"),
+        (b"", "file"),
+    ):
+        upload = UploadWriter("multipart/form-data; boundary=b", tmp_path / "data")
+        with contextlib.closing(upload):
+            field = b'content-disposition: form-data; name="file"; ' + told
+            upload.write(b"--b\r\n" + field + b"\r\n\r\n{}\r\n")
+        assert upload.filename == name
+
+
 @pytest.mark.parametrize(
     "form",
     [
@@ -324,8 +337,10 @@ def test_a_content_type_that_is_expensive_to_read_is_refused(tmp_path: Path) -> 
         b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}\r\n--b--',
         b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}',
         b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}\r\n' * 2 + b"--b--",
+        b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n' * 2 + b"--b--",
+        b'--b\r\ncontent-disposition: form-data; name="file"; filename="\xfc"\r\n\r\n{}\r\n--b--',
     ],
-    ids=["empty", "no field", "no purpose", "cut", "two files"],
+    ids=["empty", "no field", "no purpose", "cut", "two files", "two purposes", "latin 1"],
 )
 def test_a_form_that_lacks_something_is_refused(form: bytes, tmp_path: Path) -> None:
     upload = UploadWriter("multipart/form-data; boundary=b", tmp_path / "data")

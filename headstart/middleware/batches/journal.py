@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import sys
+from email.message import Message
 from hashlib import sha256
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
@@ -624,16 +625,18 @@ class UploadWriter:
                 elif found and self._field == "purpose":
                     self.purpose = (self.purpose or "") + found[:64].decode("utf-8", "replace")
         except MultipartError as error:
-            raise InvalidRequest(f"the form cannot be read: {error}") from error
+            raise InvalidRequest(f"the form cannot be read: {error.args[0]}") from error
         if not piece and (self.filename is None or self.purpose is None):
             raise InvalidRequest("the form needs the fields 'file' and 'purpose'")
 
     def _begin(self, field: MultipartSegment) -> None:
         self._field = field.name or ""
-        if self._field == "file" and self.filename is not None:
-            raise InvalidRequest("the form has two files")
+        if {"file": self.filename, "purpose": self.purpose}.get(self._field) is not None:
+            raise InvalidRequest(f"the form has the field {self._field!r} twice")
         if self._field == "file":
-            self.filename = field.filename or "file"
+            head = Message()  # it also knows ``filename*``
+            head["content-disposition"] = field["Content-Disposition"]
+            self.filename = head.get_filename() or "file"
 
     def close(self) -> None:
         """Close the file."""
