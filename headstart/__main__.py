@@ -197,6 +197,8 @@ def _end_output() -> None:
 
     Python tries again when it ends, and would then exit with the code 120.
     """
+    if sys.stdout.closed:
+        return
     try:
         sys.stdout.flush()
     except OSError:
