@@ -136,7 +136,7 @@ async def read_body(
 
     Raises ClientGone. With ``patience_s`` it raises RequestTimeout as ``paced`` does.
     """
-    length = dict(headers).get(b"content-length", b"0")
+    length = dict(headers).get(b"content-length", b"0")  # as ``declared_length``, without a call
     if length.isdigit() and int(length[:LONGEST_LENGTH]) > limit:
         return b"", False, False
     message = await receive() if patience_s is None else _begin(receive)
@@ -191,6 +191,12 @@ def refusing(scope: Scope, receive: Receive, send: Send, *, unread: bool, ended:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return send_first
+
+
+def declared_length(headers: Headers) -> int | None:
+    """Return the length that a body is to have; None if the headers do not tell it."""
+    length = dict(headers).get(b"content-length", b"")
+    return int(length[:LONGEST_LENGTH]) if length.isdigit() else None
 
 
 def body_too_large(limit: int) -> RequestTooLarge:

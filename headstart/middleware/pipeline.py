@@ -402,8 +402,9 @@ class Engine:
         if not fits and self.router is None:
             return await self._pass_through(context, app, "body-too-large", complete=ended)
         if not fits:
-            exchange = context.scope, context.receive, context.send
-            context.send = refusing(*exchange, unread=not body, ended=ended)
+            context.send = refusing(
+                context.scope, context.receive, context.send, unread=not body, ended=ended
+            )
             raise body_too_large(limits[0])
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name, self.preparer.values.check)

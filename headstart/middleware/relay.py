@@ -41,9 +41,9 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import (
-    LONGEST_LENGTH,
     ClientGone,
     body_too_large,
+    declared_length,
     end_unanswered,
     iterate_body,
     paced,
@@ -304,7 +304,7 @@ class Relay:
         if not (whole or (decides and _is_small_json(call.headers))):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
         most = self.limits.max_body_bytes
-        if whole and (_declared_length(call.headers) or 0) > most:
+        if whole and (declared_length(call.headers) or 0) > most:
             raise body_too_large(most)
         body = await caller.whole_body(most if whole else KEPT_BYTES)
         if kept is not None:
@@ -348,8 +348,8 @@ class _RelayedRequest:
 
     def refuse(self, receive: Receive) -> None:
         """Let the answer refuse the body."""
-        state = {"unread": not self.bytes_up, "ended": self.ended}
-        self._send = refusing(self.scope, receive, self._send, **state)
+        unread = not self.bytes_up
+        self._send = refusing(self.scope, receive, self._send, unread=unread, ended=self.ended)
 
     def tell_limits(self, ledger: ClientLedger) -> None:
         """Add headers with the rest of the caller's limits."""
@@ -503,14 +503,9 @@ async def _lacks_path(reply: Reply) -> bool:
 
 def _is_small_json(headers: Headers) -> bool:
     """Tell whether a body is JSON, and states a length that may be kept."""
-    kind, length = dict(headers).get(b"content-type", b""), _declared_length(headers)
+    kind, length = dict(headers).get(b"content-type", b""), declared_length(headers)
     is_json = kind.partition(b";")[0].strip().lower() in (b"", b"application/json")
     return is_json and length is not None and length <= KEPT_BYTES
-
-
-def _declared_length(headers: Headers) -> int | None:
-    length = dict(headers).get(b"content-length", b"")
-    return int(length[:LONGEST_LENGTH]) if length.isdigit() else None
 
 
 def _repeats_keys(body: bytes) -> bool:

@@ -46,7 +46,7 @@ from headstart.middleware.batches.journal import (
     unanswered_row,
 )
 from headstart.middleware.batches.run import BatchBooks, BatchRun
-from headstart.middleware.body import iterate_body, paced
+from headstart.middleware.body import declared_length, iterate_body, paced
 from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
@@ -252,11 +252,10 @@ class BatchService:
         """Keep the file of a form, which is written to the disk while it arrives."""
         longest = self.settings.max_file_bytes + FORM_BYTES
         most = min(longest, self.settings.max_bytes)
-        length = dict(scope["headers"]).get(b"content-length", b"")
-        expected = int(length) if length.isdigit() else most
-        if expected > longest:
+        declared = declared_length(scope["headers"])
+        if declared is not None and declared > longest:
             raise self._file_too_large()
-        expected = min(expected, most)
+        expected = most if declared is None else min(declared, most)
         await self._make_room(expected)
         self._arriving += expected
         try:
