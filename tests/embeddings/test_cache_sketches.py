@@ -437,7 +437,7 @@ async def test_prompts_that_a_busy_encoder_left_out_are_encoded_in_idle_time() -
 
 
 async def test_no_question_waits_for_the_encoding_of_what_was_left_out() -> None:
-    rig = sketching(max_wait_s=0.01)
+    rig = sketching(max_wait_s=0.3)
     async with running(rig.cache):
         await put(rig, "a", "one@0")
         assert (await find(rig, "eins@0")).entry is not None
