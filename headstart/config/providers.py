@@ -308,7 +308,7 @@ def discover_upstreams(
             notes.append(f"{known.variable}: {known.name} needs an [[upstream]] with base_url")
             continue
         upstreams.append(UpstreamSettings(preset=known.name))
-        notes.append(f"{known.variable}: {known.name} at {known.base_url}")
+        notes.append(f"found {known.variable}: {known.name} at {known.base_url}")
     return tuple(upstreams), tuple(notes)
 
 
@@ -320,7 +320,7 @@ def discover_local() -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
         if known.variable is None and known.auth == "key" and lists_models(known.base_url)
     ]
     upstreams = tuple(UpstreamSettings(preset=known.name) for known in found)
-    return upstreams, tuple(f"{known.name} answers at {known.base_url}" for known in found)
+    return upstreams, tuple(f"found {known.name} at {known.base_url}" for known in found)
 
 
 def discover(

@@ -83,7 +83,7 @@ class ConcurrencyLimit:
     def spare(self) -> Iterator[None]:
         """Take a place for a call that no client waits for. Raises Overloaded if half are taken."""
         if self._free <= self._concurrency // 2:
-            raise Overloaded(f"half of {self._setting} is in use: the rest is for callers")
+            raise Overloaded(f"half of {self._setting} is in use: the rest is kept for callers")
         self.take()
         try:
             yield
