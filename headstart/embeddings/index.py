@@ -292,7 +292,7 @@ class RowCodec:
         index.add_c(1, self._threads.arrays.load_signs(row))
 
     def with_similar_signs(self, index: Any, row: bytes, least: float) -> NDArray[np.int64]:
-        """Return the places of the rows whose signs let them be as similar as ``least``."""
+        """Return the places of the rows that may be as similar as ``least``, by their signs."""
         share = math.acos(min(least, 1.0)) / math.pi
         spread = math.sqrt(self.dimension * share * (1 - share))
         most = int(self.dimension * share + SIGN_DEVIATIONS * spread)

@@ -137,7 +137,7 @@ class Supervisor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self.stopping = False
-        """Only tasks that belong to the running ones may begin."""
+        """True: no new work may begin, only tasks that belong to running ones."""
 
     @property
     def running(self) -> int:
