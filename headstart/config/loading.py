@@ -259,7 +259,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         why = error.strerror or error
-        raise ConfigError(f"{path}: {why}; --config names the configuration") from error
+        raise ConfigError(f"{path}: {why}; name another file (--config)") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from error

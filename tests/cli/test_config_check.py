@@ -91,7 +91,7 @@ def test_a_file_that_is_not_there_is_named_with_the_option(
 ) -> None:
     assert check("--config", "nope.toml") == 2
     told = capsys.readouterr().err
-    assert "nope.toml: No such file or directory; --config names the configuration" in told
+    assert "nope.toml: No such file or directory; name another file (--config)" in told
 
 
 def test_a_default_price_holds_for_all_models(
