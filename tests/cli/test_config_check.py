@@ -1,4 +1,4 @@
-"""``headstart config check``: what it tells offline, and what it asks with ``--live``."""
+"""``headstart config check``: what it reports offline, and what it asks with ``--live``."""
 
 from __future__ import annotations
 
