@@ -73,7 +73,7 @@ LEAST_EVEN = 0.5
 """The least effective number of dimensions whose signs are kept, as a share of all (0.9 for our
 sketches). Where few dimensions matter, the signs of the others are noise, and hide neighbours."""
 EVEN_ROWS = 512
-"""About so many rows tell the effective number of dimensions, in 0.1 ms."""
+"""About this many rows suffice to estimate the effective number of dimensions, in 0.1 ms."""
 LEAST_SIGNED = 0.6
 """The lowest similarity that is looked for by signs. Below it too many rows would be left."""
 SIGN_DEVIATIONS = 3.1

@@ -196,7 +196,7 @@ class RequestContext:
 
     @property
     def will_retry(self) -> bool:
-        """Whether its SDK has waited for its whole timeout in vain, so that it will retry."""
+        """Whether its SDK has waited for its whole timeout without an answer, so it will retry."""
         if self.retry_from is None or self.status:
             return False
         return asyncio.get_running_loop().time() >= self.retry_from

@@ -216,7 +216,7 @@ def _news_of(descriptor: int) -> Callable[[], bool]:
 
 
 CROSSED_S = 1.0
-"""A request crossed the end of its connection if this end came within so many seconds."""
+"""A request crossed the end of its connection if this end came within this many seconds."""
 _is_reused: ContextVar[bool] = ContextVar("is_reused")
 """Whether the running request got a connection that had been idle."""
 

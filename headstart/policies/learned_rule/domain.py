@@ -178,7 +178,7 @@ def count_audit(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> D
 
 
 def raise_alarm(state: DomainState) -> DomainState:
-    """Return a state that serves nothing and learns anew.
+    """Return a state that serves nothing and learns from the beginning.
 
     The memory is empty. The model stays, but with a larger variance.
     """
