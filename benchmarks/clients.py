@@ -1,4 +1,4 @@
-"""Which calls of other people's clients are hits: each on its defaults, with two equal calls.
+"""Which calls of public client libraries are hits: each makes two equal calls with its defaults.
 
     python -m venv CLIENTS
     CLIENTS/bin/pip install openai openai-agents 'pydantic-ai-slim[openai]' langchain-openai \

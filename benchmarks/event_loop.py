@@ -1,4 +1,4 @@
-"""What a question that is near nothing costs on the event loop, beside exact-only, in one process.
+"""The CPU of the event loop for a question without a near neighbour, compared with exact-only.
 
     python benchmarks/convert.py naturalqa NQ.json > questions.jsonl
     python -m benchmarks.event_loop questions.jsonl [--warm 3000] [--requests 3000] [--opcodes 200]

@@ -1,4 +1,4 @@
-"""Equal calls of several nodes: how many calls the provider gets, and what joining costs.
+"""Equal calls of several nodes: how many calls the provider gets, and the cost of joining.
 
     python -m benchmarks.joined [--calls 1000] [--nodes 3] [--misses 300] [--redis URL]
 

@@ -1,4 +1,4 @@
-"""Measure what long prompts cost: CPU of a request, and the longest pause of the event loop.
+"""Measure the cost of long prompts: CPU of a request, and the longest pause of the event loop.
 
     python -m benchmarks.long_prompts [--requests N] [--json]
 

@@ -1,4 +1,4 @@
-"""What it costs to start: CPU, wall time and memory until ``headstart serve`` is ready.
+"""CPU, wall time and memory of a start, until ``headstart serve`` is ready.
 
     python -m benchmarks.start                     # default settings, a store in a file
     python -m benchmarks.start --runs 9 -- --store memory:

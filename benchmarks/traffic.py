@@ -1,4 +1,4 @@
-"""What a default miss costs, and which hits load leaves: four kinds of traffic, in one run.
+"""The CPU of a miss with default settings, and the hits under load, for four kinds of traffic.
 
     python benchmarks/convert.py naturalqa NQ.json > questions.jsonl
     python benchmarks/convert.py clinc150 data_full.json > intents.jsonl

@@ -1,6 +1,6 @@
 """An agent with a tool, through the sidecar.
 
-Its calls repeat when a task is done again, and ``cache.cached_tools`` lets such repeats be hits:
+When a task is done again, the agent repeats its calls. ``cache.cached_tools`` lets these be hits:
 
     headstart simulate --port 9090 &
     HEADSTART_CACHE__CACHED_TOOLS=get_weather \\

@@ -3,7 +3,7 @@
     uvicorn examples.django_login:app
 
 A real site has ``login_required`` and ``AuthenticationMiddleware``, and wraps the application in
-its ``asgi.py``. This one is a single file: it knows two tokens.
+its ``asgi.py``. This example is a single file, and accepts two tokens.
 """
 
 from __future__ import annotations

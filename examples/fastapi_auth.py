@@ -1,6 +1,7 @@
-"""Authentication stays in front: a hit skips what stands behind the middleware.
+"""Authentication around the cache: it runs on every request, also on hits.
 
-Middleware added last is outermost. A login that is revoked gets 401, never a stored answer.
+A hit skips the app inside ``HeadstartMiddleware``, so the authentication must be outside of it. The
+middleware that is added last is outermost. A revoked login gets 401, never a stored answer.
 """
 
 from __future__ import annotations

@@ -210,8 +210,9 @@ class ServerSettings(Section):
     """Longest time that a request may take, counted from the last byte of its body, or `none`."""
     conversations: ConversationSettings = ConversationSettings()
     access_log: AccessLogFormat = "off"
-    """`json`: one line for each request, to standard output: verdict, route, upstream, status,
-    times and cost. It never holds a text or a key ([fields](report.md#access-log))."""
+    """`text` or `json`: one line for each request on standard output, with verdict, route,
+    upstream, status, times and cost. It holds no text and no key
+    ([fields](report.md#access-log))."""
     drain_s: SecondsOrZero | None = None
     """Time after SIGTERM in which the server still accepts connections while `/_headstart/ready`
     answers 503, so that a load balancer can send requests to other servers. None: 5 s, or 0 on a

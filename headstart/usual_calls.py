@@ -321,7 +321,7 @@ def _by_minutes(
 class UsualCalls:
     """Collects the calls of the books, and compares hits with them.
 
-    With ``most``, only so many of the latest calls of a kind are kept, and only ``MOST_KINDS``
+    With ``most``, only this number of the latest calls of a kind is kept, and only ``MOST_KINDS``
     kinds.
     """
 
@@ -482,7 +482,7 @@ class MachineUse:
     def stats(
         self, name: str, usd_per_hour: float, seconds: float, busy_s: float | None = None
     ) -> MachineStats:
-        """Return the figures over a time of so many seconds, more than 0."""
+        """Return the figures over a time of this many seconds, more than 0."""
         usd = usd_per_hour * seconds / 3600
         tokens, metered = self.completion_tokens, self.metered_usd
         return MachineStats(

@@ -1,8 +1,8 @@
-"""Count what makes the package hard to read, and hold the counters to a budget.
+"""Count the causes of code that is hard to read, and compare the counters with a budget.
 
     python -m scripts.house [--json]                          print the counters
-    python -m scripts.house --check                           fail where one exceeds its budget
-    python -m scripts.house --write [--because 'a reason']    bring the budget to the counters
+    python -m scripts.house --check                           fail if a counter exceeds its budget
+    python -m scripts.house --write [--because 'a reason']    set the budget to the counters
 
 ``scripts/house.toml`` is the budget. ``--write`` lowers it. With a reason it also raises the files
 and code lines of rooms and notes the reason; all other counters may only fall.

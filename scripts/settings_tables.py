@@ -1,7 +1,8 @@
-"""Writes what is made of the tables of settings: ``python -m scripts.settings_tables``.
+"""Writes the texts that are made from ``settings.py``: ``python -m scripts.settings_tables``.
 
-``headstart/settings.py`` says each setting once. Made of it are the tables in
-``docs/configuration.md`` and the keyword arguments of the front doors in ``headstart/mount.py``.
+``headstart/settings.py`` has each setting once. This program makes two texts from it: the tables in
+``docs/configuration.md``, and the keyword arguments of the public functions in
+``headstart/mount.py``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Builds the documentation site: ``python -m scripts.site [--serve]``, or ``make docs``.
 
 The pages are the Markdown files of ``docs/`` and of the root, so that they can be read in the
-repository as well. This program adds what is made of other files (the help of the commands, the
-code of the examples, the lists of benchmarks and decisions), lets Zensical build the site, and
-then checks the built pages: each link and each anchor leads somewhere, and no page loads anything
-from another host.
+repository as well. This program adds the pages that are made from other files (the help of the
+commands, the code of the examples, the lists of benchmarks and decisions), lets Zensical build the
+site, and then checks the built pages: each link and each anchor leads somewhere, and no page loads
+anything from another host.
 """
 
 from __future__ import annotations

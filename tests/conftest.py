@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
     from support.serving import ASGIApp
 
-# How long an example takes says how busy the machine is, not whether the code is right.
+# The time of an example depends on how busy the machine is, so there is no deadline.
 settings.register_profile("headstart", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headstart")
-# A shell that runs the tests in the background has them ignore Ctrl-C, and so would each command
-# that a test starts and interrupts.
+# A shell lets processes in the background ignore Ctrl-C. Without this line the commands that a test
+# starts would inherit that, and the test could not interrupt them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect without a look for cycles: all modules and tests stay, so it would find few."""
+    """Collect without the garbage collector: modules and tests stay, so it would free little."""
     gc.disable()
     try:
         return (yield)
@@ -48,7 +48,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
-    """Headstart runs under asyncio alone: aiohttp and uvicorn do."""
+    """Headstart runs under asyncio only, because aiohttp and uvicorn do."""
     virtual = request.node.get_closest_marker("virtual_clock")
     return "asyncio", {"loop_factory": VirtualClockLoop} if virtual else {}
 
@@ -72,7 +72,7 @@ async def serve() -> AsyncIterator[Callable[[ASGIApp], Awaitable[str]]]:
 
 @pytest.fixture(autouse=True)
 def watch_loop(request: pytest.FixtureRequest) -> None:
-    """Switch the detectors on for async tests. First to be set up, so last to be torn down."""
+    """Switch the detectors on for async tests. It is set up first, so it is torn down last."""
     if request.node.get_closest_marker("anyio"):
         request.getfixturevalue("no_leaks")
         request.getfixturevalue("no_blocking_calls")

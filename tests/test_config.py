@@ -246,7 +246,10 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
             "server.client_keys.a = 'k'\nserver.client_limits.a.unknown_cost = 'refused'",
             ["server.client_limits.a.unknown_cost", "did you mean 'refuse'?"],
         ),
-        ("[server]\nclient_keys = ['env:NOPE']", ["server.client_keys[0]", "NOPE is not set"]),
+        (
+            "[server]\nclient_keys = ['env:NOPE']",
+            ["server.client_keys[0]", "NOPE is not set"],
+        ),
         (
             "server = 1",
             ['server: expected a table, such as { name = "value" }, got a whole number'],
@@ -435,7 +438,7 @@ def test_client_keys_may_have_names(source: str, tmp_path: Path) -> None:
     assert server.named_client_keys == (("team-a", "of a"), ("team-b", "literal"))
     assert "of a" not in repr(server)
     assert "literal" not in repr(server)
-    with pytest.raises(ConfigError, match=r"client_keys\[team-a\]: KEY_A is not set"):
+    with pytest.raises(ConfigError, match=r"client_keys\[team-a\]: the variable KEY_A is not set"):
         load_settings(path, variables | {"KEY_A": ""})
 
 

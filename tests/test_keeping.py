@@ -1,4 +1,4 @@
-"""What was learned is kept in the store from one run to the next."""
+"""The learned state is kept in the store from one run to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What middleware, gateway and sidecar make of ``settings`` and of keyword arguments."""
+"""How middleware, gateway and sidecar read ``settings`` and keyword arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``[output]`` and what a route says of it."""
+"""``[output]`` and the settings of a route for the same things."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an upstream's address tells: a known provider, its dialect, or a likely mistake."""
+"""What an upstream's address reveals: a known provider, its dialect, or a likely mistake."""
 
 from __future__ import annotations
 

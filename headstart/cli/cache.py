@@ -327,7 +327,7 @@ class CacheImportOptions:
         metavar="NAME",
     )
     upstream: str | None = option(
-        None, "With --answers, the --upstream of headstart serve.", metavar="URL"
+        None, "With --answers, the URL that the server got as --upstream.", metavar="URL"
     )
     config: Path | None = config_field()
     store: str | None = store_field()

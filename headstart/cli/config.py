@@ -77,10 +77,10 @@ def check(options: CheckOptions) -> None:
     It takes the options of `serve`, and checks what the server would use with them: also the
     providers whose key variables are set. A server without an upstream cannot start, so that is a
     problem. The command works offline unless --live is given. It prints each upstream with its key
-    variables, the number of its known models and prices, and whether an abort stops its bill. It
-    prints each route with its upstreams and their models. Then it prints notes, which are
-    harmless, and problems. It exits with 1 if there is a problem, and with 2 if it cannot read
-    the settings.
+    variables, the number of its known models and prices, and whether the bill of a call ends when
+    the call is cancelled. It prints each route with its upstreams and their models. Then it prints
+    notes, which are harmless, and problems. It exits with 1 if there is a problem, and with 2 if it
+    cannot read the settings.
 
     Examples:
       headstart config check --config headstart.toml
@@ -112,8 +112,9 @@ def check(options: CheckOptions) -> None:
         shown = msgspec.to_builtins(report)
         print_json({"valid": not report.problems, **shown, "live": answers})
     else:
-        for note in found:
-            click.echo(f"found {note}")
+        # The report itself has the notes on the bills of a race.
+        for note in (each for each in found if not each.startswith("note: ")):
+            click.echo(note)
         _print(report, answers)
     if report.problems:
         raise SystemExit(1)
@@ -344,7 +345,7 @@ def tables(report: ConfigReport, live: Sequence[LiveResult]) -> Iterator[str]:
     """Yield the report's lines: upstreams, routes, and the answers to live calls."""
     if report.upstreams:
         yield from _table(
-            ("upstream", "dialect", "address", "key", "models", "priced", "abort stops bill"),
+            ("upstream", "dialect", "address", "key", "models", "priced", "cancel ends bill"),
             [
                 (
                     each.name,

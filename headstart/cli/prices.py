@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from headstart.cli.options import FILE, OLD_FILE, argument, command, flag, option
-from headstart.config.providers import BookPrice, model_table, providers
+from headstart.config.providers import TablePrice, model_table, providers
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ImportedPrices(NamedTuple):
 
     form: str
     """The name of the list's form."""
-    prices: Mapping[str, Mapping[str, BookPrice]]
+    prices: Mapping[str, Mapping[str, TablePrice]]
     """Prices by preset and model."""
     skipped: Counter[str]
     """The number of entries that were left out, by reason."""
@@ -72,13 +72,13 @@ def read_prices(document: object, *, today: str) -> ImportedPrices:
 class _Entry(NamedTuple):
     provider: str
     model: str
-    price: BookPrice | None
+    price: TablePrice | None
     reason: str = ""
     """The reason why there is no price."""
 
 
 def _collect_prices(form: str, entries: Iterable[_Entry]) -> ImportedPrices:
-    prices: dict[str, dict[str, BookPrice]] = {}
+    prices: dict[str, dict[str, TablePrice]] = {}
     skipped: Counter[str] = Counter()
     for entry in entries:
         if entry.price is None:
@@ -116,7 +116,7 @@ def _bare(key: str, provider: str) -> str:
     return key
 
 
-def _litellm_price(entry: Mapping[str, Any]) -> BookPrice | None:
+def _litellm_price(entry: Mapping[str, Any]) -> TablePrice | None:
     tiers = entry.get("tiered_pricing")
     first = tiers[0] if isinstance(tiers, list) and tiers and isinstance(tiers[0], dict) else {}
     entry = {**first, **entry}
@@ -156,7 +156,7 @@ _HUGGING_FACE = "huggingface_"
 
 
 def _genai_prices(document: Iterable[Any], today: str) -> Iterator[_Entry]:
-    routed: dict[str, list[BookPrice]] = {}
+    routed: dict[str, list[TablePrice]] = {}
     for provider in document:
         theirs = provider["id"]
         company = theirs.removeprefix(_HUGGING_FACE) if theirs.startswith(_HUGGING_FACE) else ""
@@ -178,7 +178,7 @@ def _genai_prices(document: Iterable[Any], today: str) -> Iterator[_Entry]:
         yield _Entry("huggingface", id, replace(prices[len(prices) // 2], assumed=True))
 
 
-def _genai_price(model: Mapping[str, Any], today: str) -> BookPrice | None:
+def _genai_price(model: Mapping[str, Any], today: str) -> TablePrice | None:
     prices = model["prices"]
     if isinstance(prices, list):  # prices by date: the last one that has begun counts
         begun = [each for each in prices if (_begins(each) or "") <= today]
@@ -209,7 +209,7 @@ def _own(document: Mapping[str, Any]) -> Iterator[_Entry]:
             raise ConfigError(f"{provider}: no preset has this name; known: {known}")
         for model, fields in models.items():
             try:
-                yield _Entry(provider, model, msgspec.convert(fields, BookPrice))
+                yield _Entry(provider, model, msgspec.convert(fields, TablePrice))
             except msgspec.ValidationError as error:
                 raise ConfigError(f"{provider}.{model}: {error}") from error
 
@@ -222,13 +222,13 @@ def _price(
     *,
     per_request: float,
     context: object,
-) -> BookPrice | None:
+) -> TablePrice | None:
     """Return dollars per million tokens from dollars per token; None if unknown or 0."""
     prompt, answer = _number(input), _number(output)
     if prompt is None or answer is None or not (prompt or answer or per_request):
         return None
     read, write = _number(cached), _number(written)
-    return BookPrice(
+    return TablePrice(
         input_per_million=_million(prompt),
         output_per_million=_million(answer),
         cached_per_million=_million(read) if read else None,
@@ -253,7 +253,7 @@ def _million(per_token: float) -> float:
     return float(f"{per_token * PER_MILLION:.6g}")
 
 
-def write_prices(prices: Mapping[str, Mapping[str, BookPrice]], head: Iterable[str]) -> str:
+def write_prices(prices: Mapping[str, Mapping[str, TablePrice]], head: Iterable[str]) -> str:
     """Return prices as TOML, below ``head``, which are lines of comments and the date."""
     lines = [*head]
     for provider, models in prices.items():
@@ -266,7 +266,7 @@ def _quoted(key: str) -> str:
     return key if _BARE.fullmatch(key) else msgspec.json.encode(key).decode()
 
 
-def _inline(price: BookPrice) -> str:
+def _inline(price: TablePrice) -> str:
     known = {n: v for n, v in asdict(price).items() if v is not None and v is not False}
     if not price.per_request:
         known.pop("per_request")

@@ -19,13 +19,14 @@ from headstart.cli.options import command, config_field, option, say, setting, u
 from headstart.cli.reload import ReloadOnSignal, survive_hangups
 from headstart.config.checks import billing_note, checked, ignored_proxy, notes_on
 from headstart.config.loading import load_settings
+from headstart.config.names import hint
 from headstart.config.providers import discover, model_table, preset, providers
 from headstart.config.strategies import strategy_of
 from headstart.errors import ConfigError
 from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, masked_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from headstart.cli.sidecar_server import SidecarServer
@@ -177,7 +178,7 @@ def with_route(settings: Settings, kind: Kind, names: str, model: str | None) ->
     known = {upstream.name: upstream for upstream in settings.upstream}
     for name in members:
         if name not in known:
-            known[name] = _from_preset(kind, name)
+            known[name] = _from_preset(kind, name, known)
         if model is not None:
             known[name] = _with_model(kind, known[name], model)
     route = RouteSettings(
@@ -199,12 +200,11 @@ def billed_notes(settings: Settings) -> list[str]:
     return [f"note: {note}" for note in notes if note is not None]
 
 
-def _from_preset(kind: Kind, name: str) -> UpstreamSettings:
+def _from_preset(kind: Kind, name: str, known: Iterable[str]) -> UpstreamSettings:
     if preset(name) is None:
-        raise click.BadParameter(
-            f"{name!r} is neither an [[upstream]] nor a preset: {', '.join(providers())}",
-            param_hint=f"--{kind}",
-        )
+        names = hint(name, dict.fromkeys((*known, *providers())), all_of=True)
+        wrong = f"{name!r} is neither an [[upstream]] nor a preset; {names}"
+        raise click.BadParameter(wrong, param_hint=f"--{kind}")
     return UpstreamSettings(preset=name, name=name)
 
 

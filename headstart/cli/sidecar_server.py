@@ -40,7 +40,7 @@ REST_S = 0.1
 """The wait after the system could not open a connection, for example because it has no free
 descriptors."""
 QUIET_S = 60.0
-"""The log tells once in so many seconds that connections cannot be accepted."""
+"""The log tells once in this many seconds that connections cannot be accepted."""
 GONE = 2**62
 """The connection count of a worker that does not run."""
 

@@ -337,7 +337,7 @@ class Channel:
         except HeadstartError as error:
             kind, payload = "error", str(error).encode()
         except Exception:  # noqa: BLE001 - it is logged, and the other side goes on
-            logger.exception("the question %r of another process failed", question.kind)
+            logger.exception("the request %r of another process failed", question.kind)
             kind, payload = "error", b"internal error"
         answer = ChannelFrame(answers=True, number=question.number, kind=kind, payload=payload)
         if not self._closed:

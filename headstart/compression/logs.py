@@ -151,7 +151,7 @@ _LISTED = 8
 _DESCRIBED = 40
 """The largest number of forms that are described."""
 _OUTSIDE = 3.0
-"""An outlier is so many interquartile ranges outside the quartiles."""
+"""An outlier is this many interquartile ranges outside the quartiles."""
 _BEFORE, _AFTER = 3, 2
 """The lines that stay before and after a line that reports an error or that the question names."""
 _RELATED = 8

@@ -31,7 +31,7 @@ _MIN_SAVING = 24
 _OPTIONAL = "?"
 """The end of a column's name if some of the objects do not have the key."""
 _NULL_WIDTH = 10
-"""A null counts as so many characters of keys, because it takes as many tokens as a short key."""
+"""A null counts as this many characters, because it takes as many tokens as a short key."""
 _MOST_KINDS = 32
 """The most kinds of objects in one table. Objects of one kind have the same keys."""
 _MOST_COLUMNS = 100

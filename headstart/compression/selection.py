@@ -296,7 +296,7 @@ _THRESHOLD = 0.3
 """A sentence needs this share of the best score to be kept. So more is kept of a text with much
 evidence: up to twice the target size."""
 _REACH = 20
-"""In a single text, so many sentences before and after a good one are about the same subject."""
+"""In a single text, this many sentences before and after a good one are about the same subject."""
 _OWN_WEIGHT = 0.5
 """The weight of a sentence's own score, against the mean score of the sentences around it."""
 _MARK_CHARS = len(omission_mark(10, "sentence"))

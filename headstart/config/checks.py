@@ -176,7 +176,7 @@ def safety_problems(settings: Settings) -> Iterator[str]:
     for index, route in enumerate(settings.route):
         yield from _route_problems(f"route[{index}]", route, cache)
         if route.name in names:
-            yield f"route[{index}].name: {route.name!r} is taken by another route"
+            yield f"route[{index}].name: {route.name!r} is taken by another route; change it"
         names.add(route.name)
 
 
@@ -480,7 +480,7 @@ def _problems(settings: Settings) -> Iterator[str]:
         setting = f"upstream[{index}]"
         yield from _upstream_problems(setting, upstream)
         if upstream.name and upstream.name in names:
-            yield f"{setting}.name: {upstream.name!r} is taken by another upstream"
+            yield f"{setting}.name: {upstream.name!r} is taken by another upstream; change it"
         names.add(upstream.name)
     yield from safety_problems(settings)
     yield from strategy_problems(settings)

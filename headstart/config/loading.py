@@ -259,7 +259,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         why = error.strerror or error
-        raise ConfigError(f"{path}: {why}; name the configuration with --config") from error
+        raise ConfigError(f"{path}: {why}; name another file (--config)") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from error
@@ -302,7 +302,7 @@ def _resolve_client_keys(
             resolved[place] = environ.get(variable) or (None if needed else key)
             if not resolved[place]:
                 shown = masked_variable(variable)
-                raise ConfigError(f"server.client_keys[{place}]: {shown} is not set")
+                raise ConfigError(f"server.client_keys[{place}]: the variable {shown} is not set")
     server["client_keys"] = resolved if isinstance(keys, dict) else list(resolved.values())
 
 

@@ -93,8 +93,8 @@ class Weights(Section):
     """The providers that serve it with fewer bits than published."""
 
 
-class BookPrice(PriceSettings):
-    """A price of the table ``prices.toml``."""
+class TablePrice(PriceSettings):
+    """A price of the tables ``prices.toml``, ``listed_prices.toml`` and ``router_prices.toml``."""
 
     context_tokens: int | None = None
     """The longest prompt that the provider takes."""
@@ -106,7 +106,7 @@ class ModelTable:
     """Finds models and prices by provider and name."""
 
     def __init__(
-        self, models: Iterable[Weights], prices: Mapping[str, Mapping[str, BookPrice]]
+        self, models: Iterable[Weights], prices: Mapping[str, Mapping[str, TablePrice]]
     ) -> None:
         self._models = tuple(models)
         self._prices = prices
@@ -138,7 +138,7 @@ class ModelTable:
         priced = self._prices.get(provider or "", {}).get(model)
         return None if priced is None else priced.context_tokens
 
-    def price(self, provider: str, model: str) -> BookPrice | None:
+    def price(self, provider: str, model: str) -> TablePrice | None:
         """Return the known price of a model. A dated release has the price of its model."""
         book = self._prices.get(provider, {})
         return book.get(model) or book.get(_SNAPSHOT.sub("", model)) or book.get(_DEFAULT)
@@ -177,7 +177,7 @@ class ModelTable:
 _PRICES = ("router_prices.toml", "listed_prices.toml", "prices.toml")
 """A later file has priority."""
 
-Prices: TypeAlias = dict[str, dict[str, BookPrice]]
+Prices: TypeAlias = dict[str, dict[str, TablePrice]]
 """Prices by provider and model."""
 
 
@@ -308,7 +308,7 @@ def discover_upstreams(
             notes.append(f"{known.variable}: {known.name} needs an [[upstream]] with base_url")
             continue
         upstreams.append(UpstreamSettings(preset=known.name))
-        notes.append(f"{known.variable}: {known.name} at {known.base_url}")
+        notes.append(f"found {known.variable}: {known.name} at {known.base_url}")
     return tuple(upstreams), tuple(notes)
 
 
@@ -320,7 +320,7 @@ def discover_local() -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
         if known.variable is None and known.auth == "key" and lists_models(known.base_url)
     ]
     upstreams = tuple(UpstreamSettings(preset=known.name) for known in found)
-    return upstreams, tuple(f"{known.name} answers at {known.base_url}" for known in found)
+    return upstreams, tuple(f"found {known.name} at {known.base_url}" for known in found)
 
 
 def discover(

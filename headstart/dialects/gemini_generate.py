@@ -193,8 +193,8 @@ _KEY_DELIVERY = (b"alt=", b"$alt=", b"%24alt=", b"prettyPrint=")
 def _key_messages(contents: list[Any]) -> list[Any]:
     """Return contents as messages of the common form, in which equal conversations are equal.
 
-    A content of one text becomes that text; other parts keep their form, but for random ids,
-    inline media and signatures as in ``canonical_messages``.
+    A content of one text becomes that text; other parts keep their form. Random ids, inline
+    media and signatures are replaced as in ``canonical_messages``.
     """
     ordinals: dict[str, int] = {}
     return [_key_message(content, ordinals) for content in contents]

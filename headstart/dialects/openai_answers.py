@@ -397,7 +397,7 @@ class ChatDecoder(JSONDecoder):
     def _read_names(
         self, named: tuple[Any, ...], id: Any, created: Any, events: list[StreamEvent]
     ) -> None:
-        """Add the names of the answer, if they are news."""
+        """Add the names of the answer, if they are new."""
         if named == self._named:
             return
         self._named = named

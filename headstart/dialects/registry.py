@@ -167,10 +167,11 @@ _ROOTED = "/ws/"
 def path_below(base: str, path: str, dialect: DialectName) -> str:
     """Return the path at the provider, for a request's path and the path of a base URL.
 
-    A base URL has the form of the SDKs of its dialect. With a path of its own it takes the place of
-    the request's leading ``/v1``, ``/v1beta`` or ``/v2`` (``https://api.groq.com/openai/v1``). The
-    SDKs of Anthropic, Google and Cohere add the version themselves: if the base URL names none, the
-    request keeps its own (``https://api.deepseek.com/anthropic``).
+    A base URL has the form of the SDKs of its dialect. If it has a path
+    (``https://api.groq.com/openai/v1``), this path replaces the request's leading ``/v1``,
+    ``/v1beta`` or ``/v2``. The SDKs of Anthropic, Google and Cohere add the version themselves: if
+    the base URL names no version (``https://api.deepseek.com/anthropic``), the request keeps its
+    own.
     """
     base = base.rstrip("/")
     if path.startswith(_ROOTED):

@@ -62,7 +62,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 """Fields that clients expect in each response."""
 _NO_METADATA: dict[str, Any] = {"metadata": {}}
-"""Clients expect it, too. A hit has the value of its own request."""
+"""A further field that clients expect. A hit has the value of its own request."""
 _ECHOED: dict[str, Any] = {
     "max_output_tokens": None,
     **_NO_METADATA,
@@ -145,7 +145,8 @@ class ResponsesEncoder:
         self._count = 0
         self._finished = Finished(reason="stop")
         self._joined = False
-        """Joined texts are being repeated: each replaces several events."""
+        """Whether each text that comes next was joined from several events. It then takes as many
+        sequence numbers as it has characters."""
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
         """Return the bytes for these events; nothing once the stream is over."""

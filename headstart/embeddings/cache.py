@@ -130,7 +130,7 @@ class SemanticCache:
     ) -> Entry | None:
         """Return the store's entry under the exact key, unless ``refuse`` has a reason against it.
 
-        Call ``peek_exact`` first: it needs no wait. ``find`` asks the store in another way.
+        Call ``peek_exact`` first: it needs no wait. ``find`` replaces the usual search.
         """
         deletions = self._replica.deletions
         try:

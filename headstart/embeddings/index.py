@@ -73,7 +73,7 @@ LEAST_EVEN = 0.5
 """The least effective number of dimensions whose signs are kept, as a share of all (0.9 for our
 sketches). Where few dimensions matter, the signs of the others are noise, and hide neighbours."""
 EVEN_ROWS = 512
-"""About so many rows tell the effective number of dimensions, in 0.1 ms."""
+"""About this many rows suffice to estimate the effective number of dimensions, in 0.1 ms."""
 LEAST_SIGNED = 0.6
 """The lowest similarity that is looked for by signs. Below it too many rows would be left."""
 SIGN_DEVIATIONS = 3.1
@@ -292,7 +292,7 @@ class RowCodec:
         index.add_c(1, self._threads.arrays.load_signs(row))
 
     def with_similar_signs(self, index: Any, row: bytes, least: float) -> NDArray[np.int64]:
-        """Return the places of the rows whose signs let them be as similar as ``least``."""
+        """Return the places of the rows that may be as similar as ``least``, by their signs."""
         share = math.acos(min(least, 1.0)) / math.pi
         spread = math.sqrt(self.dimension * share * (1 - share))
         most = int(self.dimension * share + SIGN_DEVIATIONS * spread)

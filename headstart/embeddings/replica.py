@@ -40,10 +40,10 @@ INLINE_ROWS = 8192
 """Larger partitions are searched in a thread, because they would stop the event loop for longer
 than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
 INLINE_SKETCHES = 16_384
-"""In larger partitions the nearest sketch is searched in a thread. Among so many it is found in
+"""In larger partitions the nearest sketch is searched in a thread. Among this many it is found in
 0.08 ms."""
 INLINE_SIGNS = 65_536
-"""In larger partitions a sketch that is near is searched in a thread. Among so many it takes 0.05
+"""In larger partitions a sketch that is near is searched in a thread. Among this many it takes 0.05
 ms, because their signs are compared first, and 0.5 ms if most of them have similar signs."""
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 # --- load, and the knee ---------------------------------------------------------------------------
 
 CALLS_PER_SLOT = 4
-"""Fewest calls of a step for each call at a time. Two of them are measured."""
+"""A step with N calls at a time makes at least this many times N calls. The first N and the last N
+are not measured."""
 BEYOND_KNEE = 1.25
 """A knee is reported if a step has this many times as many calls as the knee."""
 MOST_ERRORS = 0.10
@@ -128,7 +129,7 @@ def _step(at: int, samples: Sequence[Sample], price_per_hour: float | None) -> L
 
 
 def _full_window(at: int, answered: Sequence[Sample]) -> tuple[Sequence[Sample], float] | None:
-    """Return the answers of the time in which all calls were under way, and its seconds.
+    """Return the answers that ended while all calls were under way, and the length of that time.
 
     All calls begin together, so the first ``at`` answers come in a burst; the last ``at`` calls
     end while fewer and fewer are under way. Neither tells the throughput.
@@ -180,11 +181,11 @@ class Sample(Frozen):
     concurrency: int = 1
     """The calls of this subject at a time."""
     ended_s: float = 0.0
-    """When it ended, counted from the beginning of all calls with its concurrency."""
+    """When the call ended, in seconds since the first call of its step began."""
     prompt: int = 0
     """The number of its prompt."""
     right: bool | None = None
-    """Whether the answer is right; None: it is not known."""
+    """Whether the answer is right; None: that is not known."""
 
 
 class SampleQuantiles(Frozen, omit_defaults=False):

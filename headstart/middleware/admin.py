@@ -100,7 +100,7 @@ def page_response(name: str) -> Response[str]:
         page,
         media_type="text/html",
         headers={
-            "content-security-policy": _policy(page),
+            "content-security-policy": _content_security_policy(page),
             "cache-control": "no-cache",
             # With no-referrer, browsers would send "Origin: null" with each label.
             "referrer-policy": "same-origin",
@@ -115,7 +115,7 @@ def page_text(name: str) -> str:
     return files("headstart.middleware.pages").joinpath(name).read_text(encoding="utf-8")
 
 
-def _policy(page: str) -> str:
+def _content_security_policy(page: str) -> str:
     """Return the Content-Security-Policy of a page.
 
     It allows the page's own style and script, by their hashes, and requests to this server.

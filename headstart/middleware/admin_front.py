@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 STORE_WAIT_S = 0.5
 """Longest wait of ``ready`` for the store, because probes give up after a second."""
-_GUARDED = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+_SECURITY_HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 """Headers of answers that no browser or proxy may keep, or take for a page or a script."""
 
 
@@ -173,7 +173,7 @@ class AdminFront:
         """Serve one ASGI scope under ``/_headstart/``, or the lifespan."""
         if scope["type"] == "lifespan":
             return await not_found(scope, receive, send)
-        send = _guarding(send)
+        send = _with_security_headers(send)
         if self._app is None and scope["method"] == "GET":
             match raw_path(scope).removeprefix(ADMIN_PREFIX):
                 case b"health":
@@ -190,18 +190,18 @@ class AdminFront:
         return self._app
 
 
-def _guarding(send: Send) -> Send:
-    """Return a ``send`` that adds the headers ``_GUARDED`` that an answer does not have."""
+def _with_security_headers(send: Send) -> Send:
+    """Return a ``send`` that adds those ``_SECURITY_HEADERS`` that an answer does not have."""
 
-    async def guarding(message: Message) -> None:
+    async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message["headers"])
             named = {name for name, _ in headers}
-            headers += [pair for pair in _GUARDED if pair[0] not in named]
+            headers += [pair for pair in _SECURITY_HEADERS if pair[0] not in named]
             message = {**message, "headers": headers}
         await send(message)
 
-    return guarding
+    return with_headers
 
 
 async def _answer(send: Send, status: int, value: Health | Readiness) -> None:

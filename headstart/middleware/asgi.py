@@ -315,8 +315,8 @@ class Gateway:
             await self._guards.pop(loop).aclose()
             await started.aclose()
 
-    async def _failed_start(self) -> HeadstartError | None:
-        """Start the engine; return the error with which no server should go on."""
+    async def _start_error(self) -> HeadstartError | None:
+        """Start the engine. Return an error with which the server must not go on, if any."""
         try:
             await self.running()
         except HeadstartError as error:
@@ -341,7 +341,7 @@ class Gateway:
             if failed:
                 return
             if message["type"] == "lifespan.startup.complete":
-                if failed := await self._failed_start():
+                if failed := await self._start_error():
                     message = {"type": "lifespan.startup.failed", "message": str(failed)}
             elif message["type"] in _STOPPED:
                 await self.aclose()

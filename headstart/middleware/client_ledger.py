@@ -152,7 +152,8 @@ class _MinutePart:
     def __init__(self, label: str) -> None:
         self.label = label
         self.left = self.admitted = self.rest = 0
-        """``rest`` is the number that no process had taken when the store was asked."""
+        """The requests that this process may still admit, those that it has admitted, and those
+        that no process had taken when the store was last asked."""
         self.lock = asyncio.Lock()
         """Held while the store is asked for more."""
 

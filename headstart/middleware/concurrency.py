@@ -83,7 +83,7 @@ class ConcurrencyLimit:
     def spare(self) -> Iterator[None]:
         """Take a place for a call that no client waits for. Raises Overloaded if half are taken."""
         if self._free <= self._concurrency // 2:
-            raise Overloaded(f"half of {self._setting} is in use: the rest is for callers")
+            raise Overloaded(f"half of {self._setting} is in use: the rest is kept for callers")
         self.take()
         try:
             yield
@@ -137,7 +137,7 @@ class Supervisor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self.stopping = False
-        """Only tasks that belong to the running ones may begin."""
+        """True: no new work may begin, only tasks that belong to running ones."""
 
     @property
     def running(self) -> int:

@@ -127,18 +127,18 @@ class MatchedEndpoint:
 
     @cached_property
     def is_chat(self) -> bool:
-        """Its requests hold a conversation, or are the user's own."""
+        """Whether its requests hold a conversation, or go to an endpoint of the user's own."""
         return self.document is None and (self.dialect is None or self.dialect.is_chat)
 
     @cached_property
     def idempotent(self) -> bool:
-        """The wrapped app may be called once more for the same request."""
+        """Whether the wrapped app may be called once more for the same request."""
         custom = self.custom
         return custom is not None and custom.idempotent and not custom.after_checks
 
     @cached_property
     def after_checks(self) -> bool:
-        """The app's handler looks up instead of the middleware."""
+        """Whether the app's handler looks up, and not the middleware."""
         return self.custom is not None and self.custom.after_checks
 
     @cached_property

@@ -431,7 +431,7 @@ def _do_nothing() -> None:
 
 
 CANCELS_AGAIN_S = 2.0
-"""A start that continues after a signal is cancelled again after so many seconds."""
+"""A start that continues after a signal is cancelled again after this many seconds."""
 
 
 class DrainingServer(uvicorn.Server):

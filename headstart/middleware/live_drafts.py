@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 PATH = b"/v1/live"
 _PATH = re.compile(rb"/v1/live(?:/([\w-]{1,64}))?")
 LOOKUP_PAUSE_S = 0.2
-"""A text is looked up after so many seconds without a change, or at once at the end of a
+"""A text is looked up after this many seconds without a change, or at once at the end of a
 sentence."""
 MOST_ACCOUNTS = 1024
 MOST_BYTES = 256 * 1024 * 1024

@@ -97,7 +97,7 @@ class Finder:
     ) -> Lookup:
         """Return a hit, or a miss and its reason. Stages that fail cost only the cache.
 
-        ``find`` asks the store for the exact key in another way.
+        ``find`` replaces the usual search of the store for the exact key.
         """
         refuse: Refuse = partial(self.refuses, prepared)
         entry = await self.cache.find_exact(key, refuse, find)

@@ -116,11 +116,11 @@ class SavingsCounters:
         self._usual, self._prompts = UsualCalls(MOST_CALLS), RecentPrompts()
         of_hits, of_requests = ("kind", "route", "model"), ("route", "model")
         self._seconds = counter(
-            "saved_seconds", "Seconds that were saved beside what such calls usually take.",
+            "saved_seconds", "Seconds that were saved, compared with the usual time of such calls.",
             *of_hits,
         )  # fmt: skip
         self._slower_seconds = counter(
-            "slower_seconds", "Seconds that were lost beside what such calls usually take.",
+            "slower_seconds", "Seconds that were lost, compared with the usual time of such calls.",
             *of_hits,
         )  # fmt: skip
         self._tokens = counter("saved_tokens", "Tokens of the calls that were not made.", *of_hits)
@@ -204,7 +204,7 @@ class PrometheusObserver:
         self._hits = counter("hits", "Requests that the cache answered.", "kind")
         self._misses = counter("misses", "Requests for which the cache had no answer.", "reason")
         self._gated = counter(
-            "gated", "Questions whose sketch decided whether they were encoded.", "outcome"
+            "gated", "Questions by what their sketches decided: to encode them or not.", "outcome"
         )
         self._lost_hits = counter("gate_lost_hits", "Estimated number of hits that the gate cost.")
         self._bypasses = counter("bypasses", "Requests that did not use the cache.", "reason")
@@ -302,12 +302,12 @@ class PrometheusObserver:
                 ("extra_calls", "Extra calls, as a share of the last 1,000 requests."),
                 ("extra_calls_allowed", "Highest share of extra calls that is allowed."),
                 ("extra_cost", "Expected cost of extra calls, as a share of all cost."),
-                ("extra_cost_allowed", "Highest share of this cost that is allowed."),
+                ("extra_cost_allowed", "Highest share of the expected cost that is allowed."),
             )
         }
         self._limits = Gauge(
             "headstart_client_limit_used_ratio",
-            "Used part of the limits of client keys, with calls in flight.",
+            "Used share of the limits of client keys; calls in flight count.",
             ("caller", "limit"), registry=registry,
         )  # fmt: skip
         ProcessCollector(registry=registry)

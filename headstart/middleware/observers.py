@@ -77,7 +77,10 @@ class Observers:
 
 
 def _wants(observer: Observer, kind: type) -> bool:
-    """Tell whether an observer wants observations of a class. ``observes`` may be its own word."""
+    """Tell whether an observer wants observations of a class.
+
+    An observer may have an attribute ``observes`` with another meaning, so only a tuple counts.
+    """
     observes = getattr(type(observer), "observes", None)
     return not isinstance(observes, tuple) or kind in observes
 

@@ -179,8 +179,8 @@ class Engine:
     # Audits and holdouts must not be predictable by a caller.
     _random: random.SystemRandom = field(default_factory=random.SystemRandom)
     _mark: bytes = field(init=False)
-    """Is left out before a body: programs of Windows write it, and JSON has none. A wrapped app
-    gets every byte."""
+    """The byte order mark, which programs on Windows write before a body. It is removed, because
+    JSON has none. Empty if an app is wrapped: the app gets every byte."""
     _routes: Mapping[str, BuiltRoute] = field(init=False)
     _items: ItemAnswers = field(init=False)
 

@@ -508,8 +508,8 @@ class Preparer:
         question = _question(endpoint, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
         key = self._key(endpoint, request, (hashes.scope, upstream), target, head, named)
-        # Labels of single questions tell nothing about conversations. Labels under the earlier
-        # name "conversation" compared the question with neighbours of all histories.
+        # Labels of single questions tell nothing about conversations. The name is not
+        # "conversation": a store may have labels under it from neighbours of all histories.
         kind = "question" if key.conversation is None else "follow-up"
         asked, part = (request.query if named is None else named.text) or "", ""
         compared = self.semantic and rule.semantic and endpoint.document is None

@@ -79,7 +79,7 @@ class Pump:
     """An app answers the calls."""
     recorder: Recorder | None = None
     keyed: Callable[[bytes], bool] = lambda _: False
-    """Tells whether the cache key or the scope binds a request header."""
+    """Tells whether a request header is part of the cache key or of the scope."""
 
 
 class PumpedCall:

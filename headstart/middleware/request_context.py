@@ -150,7 +150,7 @@ class RequestContext:
     app_call: AppUpstream | None = None
     """The call of the wrapped app that it began and waits for."""
     claim: LeaseClaim | None = None
-    """The result of its lookup about equal calls of other processes."""
+    """What its lookup found out about equal calls of other processes."""
     retry_reader: FlightReader | None = None
     """Its second reader in the flight, which waits for the retry of the client's SDK."""
     origin: Origin | None = None
@@ -196,7 +196,7 @@ class RequestContext:
 
     @property
     def will_retry(self) -> bool:
-        """Whether its SDK has waited for its whole timeout in vain, so that it will retry."""
+        """Whether its SDK has waited for its whole timeout without an answer, so it will retry."""
         if self.retry_from is None or self.status:
             return False
         return asyncio.get_running_loop().time() >= self.retry_from

@@ -383,7 +383,7 @@ HELD_S = 5.0
 """Seconds after which a caller is told to try again, if calls in flight have reserved the rest of a
 limit."""
 PARTS_OF_A_MINUTE = 20
-"""Processes take the requests of a minute from the store in so many parts."""
+"""Processes take the requests of a minute from the store in this many parts."""
 _LABELS = {"minute": "%Y-%m-%dT%H:%M", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _EXHAUSTED = "insufficient_quota"
 _TOO_FAST = "rate_limit_exceeded"

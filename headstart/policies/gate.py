@@ -68,14 +68,14 @@ STEP = 0.05
 HALVED_AFTER = 50
 """The number of fruitless samples after which the share of sampled questions is halved."""
 MOST_FRUITLESS = 3 * HALVED_AFTER
-"""After so many fruitless samples the share is a quarter, and is not lowered further. Then fewer
+"""After this many fruitless samples the share is a quarter, and is not lowered further. Then fewer
 than one question below the gate in fifty is a hit: by ``WORTH`` they are not worth encoding."""
 CHANCE = 2.5
 """A sign needs more equal answers than the judge's errors explain, by this many standard
 deviations. So with a judge that errs once in eight, a single equal answer is no sign."""
 MOST_BY_CHANCE = 1.0
-"""The count of equal answers starts again when the judge's errors explain so many of them. So many
-different answers in the past do not hide a change."""
+"""The count of equal answers starts again when the judge's errors explain this many of them. This
+way many different answers in the past do not hide a change."""
 NOTHING_SERVED = -1
 """The number that stands for every rule under which nothing is served, except for an alarm."""
 HOPEFUL = 0.1
@@ -228,7 +228,7 @@ class GateCounts(Frozen, frozen=True):
         if hits < WINDOW:
             return counts
         lowered = self.lowered if self.found else max(self.lowered - STEP, 0.0)
-        return _anew(counts, lowered)
+        return _restarted(counts, lowered)
 
     def _with_sample(self, passed: tuple[float, ...], gate: Gate, *, served: bool) -> GateCounts:
         if not served:
@@ -247,7 +247,7 @@ class GateCounts(Frozen, frozen=True):
             fruitless=0,
         )
         if counts.found >= ENOUGH_FOUND and counts.lost > MOST_LOST:
-            return _anew(counts, self.lowered + STEP)
+            return _restarted(counts, self.lowered + STEP)
         return counts
 
 
@@ -265,7 +265,7 @@ def _is_outdated(kept: Gate, gate: Gate) -> bool:
     )
 
 
-def _anew(counts: GateCounts, lowered: float) -> GateCounts:
+def _restarted(counts: GateCounts, lowered: float) -> GateCounts:
     """Return the counts for a gate that is lowered by this distance: no hits yet."""
     return msgspec.structs.replace(counts, hits=0.0, found=0, missed=0.0, lowered=lowered)
 

@@ -394,7 +394,7 @@ _LIMITS: Mapping[str, Callable[[LimitUse], str]] = {
     "used": lambda each: _limited(each, each.used),
     "of": lambda each: _limited(each, each.most),
     "share": lambda each: percent(each.share),
-    "begins anew": lambda each: f"{datetime.fromtimestamp(each.resets_at, UTC):%Y-%m-%d %H:%M}",
+    "begins again": lambda each: f"{datetime.fromtimestamp(each.resets_at, UTC):%Y-%m-%d %H:%M}",
 }
 
 

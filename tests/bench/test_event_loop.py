@@ -1,4 +1,4 @@
-"""The benchmark of the event loop: what it counts, and that its gateways differ as they should."""
+"""The benchmark of the event loop: its counts, and the differences between its gateways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The route that measurements speak for: each rule, and what comes before it."""
+"""The route that is recommended for measurements: each rule, and the order of the rules."""
 
 from __future__ import annotations
 

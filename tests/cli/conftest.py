@@ -1,4 +1,4 @@
-"""Trust that is quick to read, for the clients and commands of this folder."""
+"""HTTP clients and commands of these tests trust one authority, which is quick to read."""
 
 from support.authorities import one_authority
 

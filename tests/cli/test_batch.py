@@ -1,4 +1,4 @@
-"""``headstart batch``: what is asked, merged, kept and said."""
+"""``headstart batch``: the requests it sends, merges and stores, and its messages."""
 
 from __future__ import annotations
 

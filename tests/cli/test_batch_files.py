@@ -1,4 +1,4 @@
-"""The files of ``headstart batch``: what is read, the journal, and the order of requests."""
+"""The files of ``headstart batch``: its input, its journal, and the order of requests."""
 
 from __future__ import annotations
 

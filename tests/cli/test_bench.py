@@ -1,4 +1,4 @@
-"""``headstart bench`` against simulated providers, and as configured ones."""
+"""``headstart bench`` with simulated providers, and with configured ones."""
 
 from __future__ import annotations
 

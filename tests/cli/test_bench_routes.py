@@ -1,4 +1,4 @@
-"""A route that a bench recommends is one that the same file may hold, whoever bills what."""
+"""A route that a bench recommends can be put into the same file, however providers bill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headstart cache``: what a store holds, moves to another store, or loses."""
+"""``headstart cache``: lists the entries of a store, moves them to another store, deletes them."""
 
 from __future__ import annotations
 

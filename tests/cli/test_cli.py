@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help, exit codes, messages, no tracebacks."""
+"""The command line for its users: help, exit codes, messages, no tracebacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headstart config check``: what it tells offline, and what it asks with ``--live``."""
+"""``headstart config check``: what it reports offline, and what it asks with ``--live``."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_there_is_named_with_the_option(
 ) -> None:
     assert check("--config", "nope.toml") == 2
     told = capsys.readouterr().err
-    assert "nope.toml: No such file or directory; name the configuration with --config" in told
+    assert "nope.toml: No such file or directory; name another file (--config)" in told
 
 
 def test_a_default_price_holds_for_all_models(

@@ -1,4 +1,4 @@
-"""``headstart explain`` asks a running sidecar why."""
+"""``headstart explain`` asks a running sidecar why a request was a hit or a miss."""
 
 from __future__ import annotations
 

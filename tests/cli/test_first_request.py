@@ -1,4 +1,4 @@
-"""A fresh process has loaded what its first requests need before it takes them."""
+"""A new process has loaded everything for its first requests before it accepts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headstart prices import``: public lists of prices become a file that the settings name."""
+"""``headstart prices import`` makes a file of prices from public price lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of other tools are read like our own: in the shapes that these tools write."""
+"""Logs that other tools wrote are read in the forms that these tools use."""
 
 from __future__ import annotations
 

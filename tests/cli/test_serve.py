@@ -1,4 +1,4 @@
-"""``headstart serve`` as a process: it starts, answers, stops, and says why it cannot start."""
+"""``headstart serve`` as a process: start, answers, stop, and messages where it cannot start."""
 
 from __future__ import annotations
 

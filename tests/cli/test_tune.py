@@ -1,4 +1,4 @@
-"""``headstart tune`` learns from what it is given, says it, draws it, and leaves it for serve."""
+"""``headstart tune`` learns from logs, reports and draws the results, and saves them for serve."""
 
 from __future__ import annotations
 

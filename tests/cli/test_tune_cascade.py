@@ -1,4 +1,4 @@
-"""``headstart tune --cascade`` says what a cheap model's drafts would save."""
+"""``headstart tune --cascade`` reports how much the drafts of a cheap model would save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headstart wrap`` as a process: tools that ask through it, and what it says at their end."""
+"""``headstart wrap`` as a process: tools that call through it, and its summary at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agents pay: generated sessions through the whole proxy, before a provider with a cache."""
+"""The costs of agents: generated sessions through the whole proxy and a provider with a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of any conversation. ``benchmarks/compression.py`` tries ten thousand."""
+"""Properties of every conversation. ``benchmarks/compression.py`` tries ten thousand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long inputs cost no more than they are long, and the longest are left as they are."""
+"""The time for a long input grows with its length; the longest inputs are left unchanged."""
 
 from __future__ import annotations
 

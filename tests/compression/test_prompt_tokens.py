@@ -1,4 +1,4 @@
-"""The estimate of a whole prompt: what counts, and what does not."""
+"""The estimate of the tokens of a whole prompt: which parts count."""
 
 from __future__ import annotations
 

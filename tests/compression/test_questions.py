@@ -1,4 +1,4 @@
-"""What can be answered from what is sent; ``benchmarks/compression_questions.py`` asks far more."""
+"""Questions are answered from compressed text. ``benchmarks/compression_questions.py`` has more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are read again: what becomes a reference, what stays, and that references are true."""
+"""Files that are read again: which copies become references, and whether references are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which texts get which transforms, seen from outside."""
+"""Which texts get which transforms, tested through the public function."""
 
 from __future__ import annotations
 

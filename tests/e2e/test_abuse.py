@@ -1,4 +1,4 @@
-"""What callers may try against each other, as ``docs/abuse.md`` lists it; most on real sockets."""
+"""Attacks of one caller on others, as ``docs/abuse.md`` lists them; most on real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one caller may try against others, an operator's keys and providers (``docs/abuse.md``)."""
+"""Attacks of a caller on others, on an operator's keys and on providers (``docs/abuse.md``)."""
 
 from __future__ import annotations
 

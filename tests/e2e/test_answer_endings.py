@@ -1,4 +1,4 @@
-"""An answer is whole at its last event, whatever its body's end and its clients do after that."""
+"""An answer is complete at its last event, however its body ends and its clients behave."""
 
 from __future__ import annotations
 

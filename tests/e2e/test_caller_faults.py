@@ -1,4 +1,4 @@
-"""A caller's fault is answered with 4xx in the caller's dialect and never reaches the provider."""
+"""A caller's mistake gets a 4xx in the caller's dialect and is not sent to the provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who shares answers with whom on a sidecar on loopback, by the official clients' own requests."""
+"""Which callers of a sidecar share answers, with requests of the official clients."""
 
 from __future__ import annotations
 

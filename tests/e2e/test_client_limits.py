@@ -1,4 +1,4 @@
-"""Budgets and limits of client keys, on real sockets: what callers get, and what they cannot do."""
+"""Budgets and limits of client keys, on real sockets: the answers that callers get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Providers that speak OpenAI's dialect with additions of their own, in their documented forms."""
+"""Providers that speak OpenAI's dialect and add fields of their own, as they document them."""
 
 from __future__ import annotations
 

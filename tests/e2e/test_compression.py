@@ -1,4 +1,4 @@
-"""Prompts compressed by the whole proxy: what goes up, what is said and booked, who shares it."""
+"""Compressed prompts through the whole proxy: what is sent, reported, booked and shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``early_200_s``: a streaming client is told 200 before there is an answer."""
+"""``early_200_s``: a streaming client gets the status 200 before there is an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With a healthy provider behind it, a provider's faults are not the caller's."""
+"""A fault of one provider does not reach the caller when another provider is healthy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning through the whole engine, on real sockets: what misses, audits and users teach."""
+"""Learning through the whole engine, on real sockets: labels of misses, audits and users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live drafts on real sockets: what is typed is looked up, and answered before it is sent."""
+"""Live drafts on real sockets: drafts are looked up and answered before the request is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits, quotes and predictions through the whole proxy: what goes up, comes down, is kept."""
+"""Edits, quotes and predictions through the whole proxy: requests, answers, stored answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on answers, and short ones, through the whole proxy: what goes up, back, and is kept."""
+"""Limited and short answers through the whole proxy: requests, answers, stored answers."""
 
 from __future__ import annotations
 

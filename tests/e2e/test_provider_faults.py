@@ -1,4 +1,4 @@
-"""One provider's faults: another try, else 5xx in the caller's dialect, or an error in a stream."""
+"""The faults of one provider: a retry, a 5xx in the caller's dialect, or an error in the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls beyond a provider's rate limit queue for it: who came first is next."""
+"""Calls beyond a provider's rate limit wait in a queue, in the order of their arrival."""
 
 from __future__ import annotations
 

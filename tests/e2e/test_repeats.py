@@ -1,4 +1,4 @@
-"""A caller that sends the same request again, on real sockets: another answer, where asked for."""
+"""A caller that repeats a request, on real sockets: it gets another answer if it asks for one."""
 
 from __future__ import annotations
 

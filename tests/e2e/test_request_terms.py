@@ -1,4 +1,4 @@
-"""What a caller says of one request, on real sockets: its question, its error target, its age."""
+"""Headers of one request, on real sockets: its question, its error target, the age of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every official SDK, twice in a row without a pause: the second is a hit, however bodies end."""
+"""Every official SDK, twice without a pause: the second call is a hit, however bodies end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An SDK that gave up waiting joins its own call when it comes again."""
+"""An SDK that retries after its timeout joins the call that it made before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each SDK talks to every other provider's API through us, as if it were its own."""
+"""Each SDK works with the API of every other provider."""
 
 from __future__ import annotations
 

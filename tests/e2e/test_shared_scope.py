@@ -1,4 +1,4 @@
-"""``cache.scope = "shared"``: an answer is read by whom the upstream that gave it has accepted."""
+"""``cache.scope = "shared"``: a caller gets an answer only if its upstream accepted that caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An encoder or a store that fails in the middle costs a request the cache and nothing else."""
+"""When an encoder or a store fails, the request goes on without the cache."""
 
 from __future__ import annotations
 

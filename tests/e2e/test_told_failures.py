@@ -1,4 +1,4 @@
-"""The log and the books tell what happened to a call that failed, without prompts and keys."""
+"""The log and the books report a call that failed, without prompts and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cache keeps: put, exact lookups, invalidation, uses, counts."""
+"""The cache: put, exact lookups, invalidation, uses, counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations of equal meaning: what was said before decides whether an answer may be shared."""
+"""Conversations of equal meaning: earlier turns decide whether an answer may be shared."""
 
 from __future__ import annotations
 

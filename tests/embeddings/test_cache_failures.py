@@ -1,4 +1,4 @@
-"""Stages that fail cost a request the cache and nothing else."""
+"""When a stage fails, the request goes on without the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The encoder's queue: whose turn it is, whatever the tenants send."""
+"""The encoder's queue: which tenant is next, whatever the tenants send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index against a brute-force model, and what its two kinds of partition promise."""
+"""The index, compared with a brute-force model; the promises of its two kinds of partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table of outcomes says about a cascade."""
+"""The results that a table of outcomes gives for a cascade."""
 
 from __future__ import annotations
 

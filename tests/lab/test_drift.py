@@ -1,4 +1,4 @@
-"""The test for drift: on months of a provider whose truth is known."""
+"""The test for drift, on months of simulated providers whose true figures are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges err as often as they are told to."""
+"""Judges make errors at the rates that they were given."""
 
 from __future__ import annotations
 

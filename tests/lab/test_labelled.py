@@ -1,4 +1,4 @@
-"""Labelled files: what is read, and what an error says."""
+"""Labelled files: the lines that are read, and the messages of errors."""
 
 from __future__ import annotations
 

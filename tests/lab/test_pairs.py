@@ -1,4 +1,4 @@
-"""What is served of labelled pairs. Vectors and verdicts are small enough to check."""
+"""The pairs that are served. Vectors and verdicts are small enough to check by hand."""
 
 from __future__ import annotations
 

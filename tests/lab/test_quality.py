@@ -1,4 +1,4 @@
-"""Checks of answers, and the cheapest model that holds a bar."""
+"""Checks of answers, and the choice of the cheapest model that reaches a bar."""
 
 from __future__ import annotations
 

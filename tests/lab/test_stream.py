@@ -1,4 +1,4 @@
-"""Streams are played as the cache would: what is served, what is stored, what is learned."""
+"""Streams are played as the cache would do it: what is served, stored and learned."""
 
 from __future__ import annotations
 

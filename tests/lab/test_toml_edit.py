@@ -1,4 +1,4 @@
-"""Keys are set in place; what cannot be edited for certain is refused."""
+"""Keys of a TOML file are set in place; a file that cannot be edited safely is refused."""
 
 from __future__ import annotations
 

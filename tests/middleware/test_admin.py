@@ -1,4 +1,4 @@
-"""The admin API of a real sidecar: who may use it, what it shows, what it deletes."""
+"""The admin API of a real sidecar: access, what it shows, what it deletes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was learned, over the admin API of a real gateway."""
+"""The learned state, over the admin API of a real gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thinking that Anthropic's API did not sign: who gets it, and who gets it back."""
+"""Thinking without a signature of Anthropic's API: who gets it, and who gets it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a caller or a provider sends: reading it for the cache's sake never raises.
+"""No request and no answer makes the code that reads it for the cache raise an error.
 
 Each field of full requests and answers gets each odd value in turn, and pairs of fields any JSON.
 """

@@ -1,4 +1,4 @@
-"""Groups of attempts: who wins, who is asked, what is cancelled, what is booked."""
+"""Groups of attempts: which one wins, which are started, cancelled and booked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hand-made audits prove: weeks, domains, both definitions of the error."""
+"""The certificates of hand-made audits: weeks, domains, both definitions of the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cascades: which draft is served, who is asked when, what ends, what is booked."""
+"""Cascades: which draft is served, which models are asked and when, what ends, what is booked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever models and clients do: one answer or one error, all closed, each call booked once."""
+"""With any failures of models and clients: one answer or one error, and each call booked once."""
 
 from __future__ import annotations
 

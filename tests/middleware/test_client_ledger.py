@@ -1,4 +1,4 @@
-"""What callers use of the limits of their keys: reserved before a call, settled after it."""
+"""The use of the limits of client keys: reserved before a call, settled after it."""
 
 from __future__ import annotations
 

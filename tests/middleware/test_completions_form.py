@@ -1,4 +1,4 @@
-"""Legacy completions: what their requests and answers say."""
+"""Legacy completions: their requests and answers are read and written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of tokens: who is asked, and what is said when nobody can be asked."""
+"""Counts of tokens: which provider is asked, and the answer when none can be asked."""
 
 from __future__ import annotations
 

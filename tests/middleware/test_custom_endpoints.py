@@ -1,4 +1,4 @@
-"""What is stored of the answers of one's own paths, and what says why not, on real sockets."""
+"""Custom endpoints on real sockets: which answers are stored, and the reasons for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a request and its call may take, by what the operator, the caller and its SDK say."""
+"""The deadline of a request and of its call, set by the operator, the caller and its SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy that raises costs a request the cache and nothing else: the app is asked once."""
+"""When a policy raises, the request goes on without the cache: the app is called once."""
 
 from __future__ import annotations
 

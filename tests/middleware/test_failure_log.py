@@ -1,4 +1,4 @@
-"""A stage that fails is in the log, once an hour."""
+"""A stage that fails is logged once an hour."""
 
 from __future__ import annotations
 

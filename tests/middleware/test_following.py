@@ -1,4 +1,4 @@
-"""When a follower takes the process that makes its call for lost, on a virtual clock."""
+"""When a follower decides that the process with its call is lost, on a virtual clock."""
 
 from __future__ import annotations
 

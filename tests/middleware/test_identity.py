@@ -1,4 +1,4 @@
-"""Identity: what counts as a credential, and who may come in."""
+"""Identity: which headers are credentials, and which callers are let in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning while all around it goes wrong: labels, snapshots, stores, evictions."""
+"""Learning while labels, snapshots, stores and evictions fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which misses are compared: those that may say something about where to cut."""
+"""Which misses are compared: those that help to place the threshold."""
 
 from __future__ import annotations
 

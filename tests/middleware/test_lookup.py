@@ -1,4 +1,4 @@
-"""Whose stored answers may serve a route."""
+"""Which stored answers a route may serve, and how long a lookup waits for the encoder."""
 
 from __future__ import annotations
 

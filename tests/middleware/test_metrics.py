@@ -1,4 +1,4 @@
-"""What the metrics count, and what they never take as a label."""
+"""What the metrics count, and which values never become a label."""
 
 from __future__ import annotations
 

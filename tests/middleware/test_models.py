@@ -1,4 +1,4 @@
-"""``GET /v1/models``: what is listed, in whose form, and while an upstream is down."""
+"""``GET /v1/models``: which models it lists, in which form, also while an upstream is down."""
 
 from __future__ import annotations
 

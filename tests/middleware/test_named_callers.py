@@ -1,4 +1,4 @@
-"""Callers whose keys have names are in the books by name, and the key itself is nowhere."""
+"""The books have named callers by name, and never the key itself."""
 
 from __future__ import annotations
 

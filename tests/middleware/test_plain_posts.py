@@ -1,4 +1,4 @@
-"""Calls with a short body, which we send with the parts of the client library."""
+"""Calls with a short body, which are sent with lower-level parts of the client library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request means to the cache: route rules, the named question, the memo."""
+"""The preparation of a request for the cache: route rules, the named question, the memo."""
 
 from __future__ import annotations
 

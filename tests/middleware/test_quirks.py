@@ -1,4 +1,4 @@
-"""Providers that deviate from their dialect get what they take, and nothing else changes."""
+"""Providers that deviate from their dialect get the form that they accept."""
 
 from __future__ import annotations
 

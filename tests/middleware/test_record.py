@@ -1,4 +1,4 @@
-"""The opt-in record: what it writes, for whom, for how long, and what a broken disk costs."""
+"""The opt-in record: its content, its callers, its age, and a disk that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings: what a call that nobody reads to its end is booked at."""
+"""The costs that are booked for a call whose answer nobody reads to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A refused key is in the log, once, with the variable that holds it."""
+"""A refused key is logged once, with the name of the variable that holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relayed requests on raw sockets: the very bytes that pass, leaving, limits, breaking off."""
+"""Relayed requests on raw sockets: exact bytes, leaving clients, limits, broken connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets a relayed request: routes, models, health and fallback, on raw sockets."""
+"""Which upstream gets a relayed request: routes, models, health and fallback, on raw sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request says, said in the other dialect."""
+"""The content of a request, in another dialect."""
 
 from __future__ import annotations
 

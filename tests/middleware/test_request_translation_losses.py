@@ -1,4 +1,4 @@
-"""What a request cannot say in the other dialect: content is refused, the rest dropped by name."""
+"""What another dialect cannot carry: content is refused, other fields are dropped by name."""
 
 from __future__ import annotations
 

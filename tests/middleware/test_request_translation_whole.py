@@ -1,4 +1,4 @@
-"""Requests that say everything: nothing is lost within a dialect, nothing malformed passes."""
+"""Requests with every field: nothing is lost in their own dialect, nothing malformed passes."""
 
 from __future__ import annotations
 

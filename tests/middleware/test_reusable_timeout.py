@@ -1,4 +1,4 @@
-"""One timer for many waits: late is late, and cancellation is not."""
+"""One timer for many waits: a timeout is told from a cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who answers a request, and what of that choice is in the cache key."""
+"""Which upstream answers a request, and what of this choice is in the cache key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts compressed on their way up: what is sent, what is said of it, and what can go wrong."""
+"""Compressed prompts: what is sent, what is reported, and what can go wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents changed by blocks: what the client gets, what is asked again, and what is booked."""
+"""Documents changed by blocks: the answer of the client, repeated calls, and what is booked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limited answers: nobody gets half of one, whatever the upstream does."""
+"""Limited answers: no client gets half an answer, whatever the upstream does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted outputs: who is sent one, who refuses it, and what it comes to."""
+"""Predicted outputs: which models get one, which refuse it, and what it saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotes by number through a provider: what goes up, what comes down, what stays untouched."""
+"""Quotes by number through a provider: the request, the answer, and what stays unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that fails costs nobody the answer."""
+"""A step that fails does not lose the answer."""
 
 from __future__ import annotations
 

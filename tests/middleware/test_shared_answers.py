@@ -1,4 +1,4 @@
-"""Which stored answers another API can tell whole."""
+"""Which stored answers another API can express completely."""
 
 from __future__ import annotations
 

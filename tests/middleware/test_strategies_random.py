@@ -1,4 +1,4 @@
-"""Nested strategies under random delays, failures and departures: what holds in all of them."""
+"""Nested strategies under random delays, failures and leaving clients: what always holds."""
 
 from __future__ import annotations
 

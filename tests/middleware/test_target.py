@@ -1,4 +1,4 @@
-"""Targets: what counts as an answer, what is booked, and that all of it ends."""
+"""Targets: what counts as an answer, what is booked, and that every call ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What providers report as usage: counts of tokens, whatever stands in their place."""
+"""The token counts that providers report, also where a count is no number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of other languages, by the bytes that they send.
+"""Clients in other languages, as the exact bytes that they send.
 
 The bytes are those of Go 1.19, Net::HTTP of Ruby 3.1, httpc of Erlang 25, Apache HttpClient 4.5,
 HttpWebRequest of Mono 6.8, and of small devices.

@@ -1,4 +1,4 @@
-"""States of upstreams: what is known of them outlives callers who name models that do not exist."""
+"""States of upstreams are kept, however many unknown models callers name."""
 
 from __future__ import annotations
 

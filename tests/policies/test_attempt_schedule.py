@@ -1,4 +1,4 @@
-"""Who is asked when: a table of what happens and whom that starts."""
+"""Which attempt starts when: a table of events and of the attempts that they start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificate: a bound that holds whenever one looks."""
+"""The certificate: a bound that holds at any time, however often one looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The breaker opens for troubles, probes one call at a time, and comes back slowly."""
+"""The breaker opens after failures, probes with one call at a time, and recovers slowly."""
 
 from __future__ import annotations
 

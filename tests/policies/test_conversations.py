@@ -1,4 +1,4 @@
-"""Conversations: what must be equal before two histories are compared at all."""
+"""Conversations: what must be equal before two histories are compared."""
 
 from __future__ import annotations
 

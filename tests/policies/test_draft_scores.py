@@ -1,4 +1,4 @@
-"""Judges of drafts: what must not pass, and what scores tell."""
+"""Judges of drafts: which drafts must not pass, and what scores mean."""
 
 from __future__ import annotations
 

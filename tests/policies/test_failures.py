@@ -1,4 +1,4 @@
-"""What an error of a provider means: a table of real answers and verdicts."""
+"""The meaning of a provider's error: a table of real answers and verdicts."""
 
 from __future__ import annotations
 

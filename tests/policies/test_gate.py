@@ -1,4 +1,4 @@
-"""The gate: which questions are worth encoding, and what it costs."""
+"""The gate: which questions are worth encoding, and its cost."""
 
 from __future__ import annotations
 

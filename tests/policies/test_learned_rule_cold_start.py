@@ -1,4 +1,4 @@
-"""The cold start watches its near misses: traps stop it, easy traffic opens it."""
+"""The cold start watches its near misses: traps keep it strict, easy traffic relaxes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which final request a draft became, and what an early call may cost."""
+"""Live drafts: the final request of a draft is found, and early calls keep to their costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures: what is learned of upstreams and where it is borrowed from."""
+"""Measures: what is learned about upstreams, and from which others it is borrowed."""
 
 from __future__ import annotations
 

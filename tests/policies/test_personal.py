@@ -1,4 +1,4 @@
-"""What is about one person: wording, and data that identifies someone."""
+"""Texts about one person: their wording, and data that identifies someone."""
 
 from __future__ import annotations
 

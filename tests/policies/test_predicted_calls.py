@@ -1,4 +1,4 @@
-"""Estimates of a call: measurements, price and health together, and who served a conversation."""
+"""Estimates of a call from measurements, price and health, and the upstream of a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seams: what counts as the same text, and what as new, however it is cut up."""
+"""Seams: which text counts as the same and which as new, however it is cut up."""
 
 from __future__ import annotations
 

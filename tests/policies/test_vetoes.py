@@ -1,4 +1,4 @@
-"""People's vetoes: the last word on a request holds, and order alone decides."""
+"""People's vetoes: the last one on a request counts, and only their order decides."""
 
 from __future__ import annotations
 

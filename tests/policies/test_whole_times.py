@@ -1,4 +1,4 @@
-"""Unstreamed answers teach routing: on simulated providers whose truth is known."""
+"""Answers that are not streamed teach routing, on simulated providers with known figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a changed reply is due: pure, so no clock."""
+"""The times at which a changed reply is due; pure functions without a clock."""
 
 from __future__ import annotations
 

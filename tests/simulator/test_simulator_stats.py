@@ -1,4 +1,4 @@
-"""What the provider saw, above all of clients that left."""
+"""What the simulated provider saw, above all of clients that left."""
 
 from __future__ import annotations
 

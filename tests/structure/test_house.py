@@ -1,4 +1,4 @@
-"""The counters of ``scripts/house.py``: on small packages, and against small budgets."""
+"""The counters of ``scripts/house.py``, on small packages and with small budgets."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ NEGATED = "How can I not sign up for ChatGPT?"
 
 @dataclass
 class Administered:
-    """What a test asks, and the gateway it asks about."""
+    """A running gateway, and calls of its admin API."""
 
     gateway: Sidecar
 
@@ -70,20 +70,20 @@ class Administered:
         return reply.headers["x-headstart-request-id"]
 
     async def ask_first(self, prompt: str = CHATGPT) -> str:
-        """Send a prompt whose answer then is the neighbour of the next ones."""
+        """Send a prompt, and wait until later prompts can find its answer by meaning."""
         id = await self.ask(prompt)
         await self.gateway.indexed(1)
         return id
 
     async def labels(self, count: int) -> list[Label]:
-        """Wait for so many labels in the store."""
+        """Wait until the store has this many labels; return them."""
         async with asyncio.timeout(PATIENCE_S):
             while len(found := await self.store.read_labels()) < count:
                 await asyncio.sleep(0.005)
         return [label for _, label in found]
 
     async def booked(self, count: int) -> None:
-        """Wait for so many requests in the store's books."""
+        """Wait until the books in the store have this many requests."""
         async with asyncio.timeout(PATIENCE_S):
             while len([row async for row in self.store.read_books()]) < count:
                 await asyncio.sleep(0.005)
@@ -96,7 +96,7 @@ def decode(reply: Reply, status: int) -> Any:
 
 
 def message(reply: Reply, status: int) -> str:
-    """Return what an error says, which must be in the form of the admin API."""
+    """Return the message of an error, after checking that it has the form of the admin API."""
     error = decode(reply, status)["error"]
     assert error.keys() == {"message", "type", "code"}
     return str(error["message"])
@@ -110,7 +110,7 @@ async def administered(
     pages: LivePages | None = None,
     **cache: Any,
 ) -> AsyncIterator[Administered]:
-    """Run both before a simulated provider. Nothing is audited unless ``cache`` says so.
+    """Run a gateway with its admin API and a simulated provider; ``cache`` may switch audits on.
 
     ``upstreams`` are arguments of ``sidecar``.
     """

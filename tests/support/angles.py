@@ -41,7 +41,7 @@ class ByAngle(FakeMatchPolicy):
         max_error: float | None,
         tenant: str = "",
     ) -> HistoryComparison:
-        """Each turn's counterparts are the other side's; no turn is a conflict."""
+        """Return every turn as unmatched, with all turns of the other side as its counterparts."""
         if not one or not other:
             return HistoryComparison("empty")
         counterparts = tuple(turn.text for turn in other)
@@ -67,7 +67,7 @@ def key(text: str | None, history: str = "") -> CacheKey:
 
 
 def conversation(text: str, *turns: str) -> CacheKey:
-    """Key a question of a group in which histories are compared."""
+    """Return the key of a question in a group in which histories are compared."""
     return CacheKey(
         scope="",
         partition=" ".join(turns),

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let HTTP clients and commands trust one authority, in place of the system's hundreds.
 
-    Each new client of an SDK reads them all (25 ms of CPU), and each command twice. For folders
-    whose tests ask no server outside this machine.
+    This saves time: each new client of an SDK reads all authorities (25 ms of CPU), and each
+    command reads them twice. Use it where no test calls a server outside this machine.
     """
     file = tmp_path_factory.mktemp("authority") / "authority.pem"
     trustme.CA().cert_pem.write_to_path(file)

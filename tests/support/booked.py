@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def served(outcome: Outcome = Outcome.MISS, **changes: Any) -> Served:
-    """Return a request to the provider: 0.5 s to the first token, 2 s in all."""
+    """Return the row of a request that the provider answered: first token at 0.5 s, end at 2 s."""
     row = Served(
         id="01",
         at=1000.0,

@@ -1,4 +1,4 @@
-"""Upstreams that act out a script, for what strategies decide and end."""
+"""Scripted upstreams, for tests of the decisions of strategies."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ UNIX = 1_700_000_000.0
 PRICE = Price(input_per_million=1.0, output_per_million=4.0)
 
 Step: TypeAlias = "Piece | Exception | int | float | asyncio.Event"
-"""A piece; an error to raise; turns of the loop or seconds to wait; or what to wait for."""
+"""A piece to yield, an error to raise, a number of turns of the loop (int) or of seconds (float) to
+wait, or an event to wait for."""
 
 
 def say(*events: StreamEvent) -> Piece:
-    """Return a piece whose bytes name its events, so that tests see what passed."""
+    """Return a piece whose bytes name its events, so that tests see which events were sent."""
     return Piece(repr(events).encode() + b"\n", events)
 
 
@@ -79,7 +80,7 @@ LOGS: dict[str, AttemptLog] = {}
 
 
 class Books:
-    """Looks into the logs of a test's calls, which begin with it."""
+    """Reads the logs of a test's calls. A new instance clears the logs."""
 
     def __init__(self) -> None:
         LOGS.clear()
@@ -99,7 +100,7 @@ def log_of(id: str) -> AttemptLog:
 
 
 def make_call(body: bytes = b"", dialect: Dialect | None = None, **fields: Any) -> Call:
-    """Return a call with a chat of this dialect; without a dialect, one that is relayed."""
+    """Return a call with a chat of this dialect; without a dialect, a call that is relayed."""
     kind: dict[str, Any] = {"dialect": "", "endpoint": "relay", "editable": False}
     if dialect is not None:
         request = fields.pop("request", None) or dialect.parse_request(body)
@@ -148,7 +149,7 @@ async def act(steps: Sequence[Step], transcript: Transcript | None = None) -> As
 
 @dataclass
 class Actor:
-    """An Upstream that answers each call with the next of ``scripts``, the last for ever after."""
+    """An Upstream that answers each call with the next of ``scripts``. The last one repeats."""
 
     name: str
     scripts: list[Sequence[Step]]
@@ -217,7 +218,7 @@ class Targets:
 
 @dataclass
 class Candid:
-    """A Candidate with an estimate of the test's choosing, in front of a real one."""
+    """A Candidate with an estimate that the test chose, in front of a real one."""
 
     inner: Target
     expects: Callable[[Call], RoutingEstimate]

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector: it takes OTLP over HTTP and keeps the spans and the metrics."""
+"""An OpenTelemetry collector that receives OTLP over HTTP and keeps the spans and metrics."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """An ASGI app. ``spans`` and ``metrics`` hold what came, ``resource`` and ``scopes`` who sent
-    it.
-    """
+    """An ASGI app. It keeps the received spans and metrics, and their resource and scopes."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -54,12 +52,12 @@ class Collector:
                     self.metrics |= {each.name: each for each in measured.metrics}
 
     def named(self, start: str) -> list[Span]:
-        """Return the spans whose names begin so, in the order of their starts."""
+        """Return the spans whose names begin with ``start``, in the order of their times."""
         found = [span for span in self.spans if span.name.startswith(start)]
         return sorted(found, key=lambda span: span.start_time_unix_nano)
 
     def one(self, start: str) -> Span:
-        """Return the only span whose name begins so."""
+        """Return the only span whose name begins with ``start``."""
         (span,) = self.named(start)
         return span
 

@@ -1,4 +1,4 @@
-"""The ``headstart`` command, in this process and in one of its own."""
+"""Runs the ``headstart`` command in this process or in another one."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ _part: st.SearchStrategy[Part] = st.one_of(
 
 
 def _logprobs(parts: tuple[Part, ...]) -> dict[str, Any]:
-    """One token a byte, the way that characters are torn by byte-level tokenizers."""
+    """Return a token for each byte, as byte-level tokenizers split a character."""
     spelled = "".join(part.text for part in parts if isinstance(part, Text)).encode()
     tokens = [{"token": f"\\x{b:02x}", "bytes": [b], "logprob": -0.5} for b in spelled]
     return {"content": tokens, "refusal": None}

@@ -1,4 +1,4 @@
-"""A provider of raw sockets, every dialect, whose bodies end as no well-kept server's would."""
+"""A provider on raw sockets that speaks every dialect and ends its bodies in unusual ways."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\
 
 
 class Ending(NamedTuple):
-    """What follows an answer's last event."""
+    """How a body goes on and ends after the last event of its answer."""
 
     after_s: float | None = 0.0
-    """When the body ends; None: never, while the connection is open."""
+    """When the body ends, in seconds; None: it does not end while the connection is open."""
     reset: bool = False
-    """The connection is reset then, in place of an end."""
+    """At this time the connection is reset, in place of a proper end."""
     chatter: bytes = b""
-    """More of the body, before its end."""
+    """More bytes of the body, before its end."""
     endless: bool = False
-    """The chatter is said again and again."""
+    """The chatter is repeated without an end."""
 
 
 ON_TIME = Ending()
@@ -150,7 +150,7 @@ def _cohere(asked: dict[str, Any], words: Sequence[str]) -> list[bytes]:
 
 
 def answer(path: str, body: bytes, words: Sequence[str] = WORDS) -> tuple[list[bytes], bool]:
-    """Return an answer's frames, the last of which is its last event, and whether it streams."""
+    """Return the frames of an answer, ending with its last event, and whether it streams."""
     if ":streamGenerateContent" in path or ":generateContent" in path:
         stream = ":stream" in path
         return _gemini(words, stream=stream), stream
@@ -179,13 +179,13 @@ class EndingProvider:
     calls: int = 0
     connections: int = 0
     left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a connection was closed by the other side, before its body had ended."""
+    """Set when the other side closed a connection before the body had ended."""
     frames: list[bytes] | None = None
-    """In place of the answer's own."""
+    """Frames to send in place of those of the answer."""
     last: bytes | None = None
-    """In place of the answer's last event."""
+    """A frame to send in place of the last one."""
     ended: int = 0
-    """Bodies that have ended as they should."""
+    """The number of bodies that have ended properly."""
     url: str = ""
     _handlers: set[asyncio.Task[Any]] = field(default_factory=set)
 

@@ -53,14 +53,14 @@ def put(id: str, *, exact: str = "", text: str = "answer", **fields: Any) -> Put
 
 
 def row(id: str, seed: float = 0.0, sketch: Sketch | None = None) -> VectorRow:
-    """Return what followers see of an entry that was ``put``."""
+    """Return the row that followers read after an entry was ``put``."""
     return VectorRow(
         id=id, partitions=("partition",), encoder="", vector=vector(seed), sketch=sketch
     )
 
 
 def full_entry() -> Entry:
-    """Return an entry in which no field has its default, down to the last part."""
+    """Return an entry in which no field has its default, in the nested parts either."""
     choice = Choice(
         index=1,
         parts=(

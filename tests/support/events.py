@@ -1,4 +1,4 @@
-"""Answers as the events and bytes that carry them, for tests of dialects."""
+"""Turns answers into events and bytes, and back, for tests of dialects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def encoded(
     dialect: Dialect, events: Iterable[StreamEvent], *, include_usage: bool = True
 ) -> bytes:
-    """Write events one by one, as a stream brings them."""
+    """Return the bytes of events that are written one by one, as in a stream."""
     encoder = dialect.encoder("id-1", 7, include_usage=include_usage)
     return b"".join(encoder.feed((event,)) for event in events)
 
@@ -49,7 +49,7 @@ def decoded(dialect: Dialect, stream: bytes) -> list[StreamEvent]:
 
 
 def folded(events: Iterable[StreamEvent], now: float = 0.0) -> Completion:
-    """Fold events to the answer that they tell."""
+    """Return the answer that the events make up."""
     transcript = Transcript()
     transcript.feed(tuple(events))
     completion = transcript.completion(now)
@@ -58,7 +58,7 @@ def folded(events: Iterable[StreamEvent], now: float = 0.0) -> Completion:
 
 
 def streamed(dialect: Dialect, pieces: Iterable[Piece]) -> Completion:
-    """Return the answer of a stream's bytes, as a client reads them; it must be whole."""
+    """Return the answer that a client reads from a stream, which must be complete."""
     events = decoded(dialect, b"".join(piece.data for piece in pieces))
     return folded((*events, Ended()) if dialect.ends_at_finish else events)
 
@@ -87,7 +87,7 @@ def crumbled(events: Iterable[StreamEvent]) -> list[StreamEvent]:
 
 
 def said(choice: Choice) -> list[tuple[str, ...]]:
-    """Return what every dialect can carry of a choice: texts and tool calls, in order."""
+    """Return the parts of a choice that every dialect has: texts, tool calls and reasoning."""
     told: list[tuple[str, ...]] = []
     for part in choice.parts:
         if isinstance(part, Text):

@@ -1,4 +1,4 @@
-"""Fakes of our own Protocols: an encoder of angles, a policy of words, a store that can fail."""
+"""Fakes of our own Protocols: an encoder, a match policy, and a store that can fail."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ SKETCH_DIMENSION = 4
 
 
 def encode_angle(text: str) -> Encoding:
-    """Encode ``"words@degrees"``: the cosine of two prompts is that of the angle between them.
+    """Encode ``"words@degrees"`` as a vector at that angle.
 
-    In ``"words@degrees~others"`` the others are the angle of the sketch.
+    So the similarity of two prompts is the cosine of the difference of their angles. The text
+    ``"words@degrees~others"`` has a sketch at another angle, ``others``.
     """
     sentence = _at(text.partition("@")[2].partition("~")[0], DIMENSION)
     return Encoding(
@@ -46,7 +47,7 @@ def _at(degrees: str, dimension: int) -> NDArray[np.float32]:
 
 
 class FakeSketcher:
-    """A table of sketches at the angles that prompts name."""
+    """A table of sketches. The sketch of a prompt has the angle that its text names."""
 
     def __init__(self, namespace: str = "table") -> None:
         self.namespace = namespace
@@ -62,24 +63,24 @@ class FakeSketcher:
 
 
 class FakeEncoder:
-    """An encoder's worker that is as fast, as busy or as broken as a test wants it."""
+    """An encoder's worker. A test lets it wait, be full or fail."""
 
     def __init__(self, namespace: str = "angles") -> None:
         self.namespace = namespace
         self.full: set[str] = set()
-        """Tenants that may add nothing to the background."""
+        """Tenants whose queue in the background is full."""
         self.encoded: list[tuple[str, bool]] = []
-        """Texts in the order asked for, and whether in the background."""
+        """The texts in the order of the calls, and whether each was encoded in the background."""
         self.tenants: list[str] = []
-        """Who asked for them."""
+        """The tenant of each text."""
         self.error: EncoderError | None = None
         self.complete, self.unknown_words = True, False
         self.recent: dict[str, Encoding] = {}
         self.turn = anyio.Event()
-        """Encodings wait for it."""
+        """Every call waits for this event."""
         self.turn.set()
         self.background_turn = anyio.Event()
-        """Those in the background wait for it too."""
+        """Calls in the background wait for this event as well."""
         self.background_turn.set()
 
     def peek(self, text: str, tenant: str = "") -> Encoding | None:
@@ -104,7 +105,7 @@ class FakeEncoder:
 
 
 class FakeMatchPolicy:
-    """Serves from a cosine of 0.9 on, unless one prompt alone says ``not``."""
+    """Serves from a similarity of 0.9 on, unless exactly one of the prompts says ``not``."""
 
     version = "fake-1"
     parse_version = "fake-1"
@@ -115,15 +116,15 @@ class FakeMatchPolicy:
         self.least = 0.8
         """The gate."""
         self.share = 0.02
-        """The share of the questions below it that are encoded nevertheless."""
+        """The share of questions below the gate that are encoded nevertheless."""
         self.passing = 1.0
-        """The share of the other questions that are encoded."""
+        """The share of questions above the gate that are encoded."""
         self.refusal: str | None = None
         """Why nothing is served."""
         self.hits: list[bool] = []
-        """The hits: whether they were found below the gate."""
+        """For each hit: whether it was found below the gate."""
         self.judged: list[bool] = []
-        """Whether encoded questions had a neighbour to judge."""
+        """For each encoded question: whether it had a neighbour to judge."""
 
     def gate(self, context: MatchContext) -> Gate:
         return Gate(least=self.least, share=self.share, passing=self.passing, refusal=self.refusal)
@@ -269,7 +270,7 @@ def make_entry(
     created: float = 1.0,
     expires: float | None = None,
 ) -> Entry:
-    """Return an entry; its exact key is its id unless said otherwise."""
+    """Return an entry. Without a given exact key, its id is its key."""
     return Entry(
         id=id,
         key=CacheKey(scope="s", partition=partition, exact=exact or id, query=query),

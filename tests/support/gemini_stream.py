@@ -40,7 +40,7 @@ def events_in(raw: bytes) -> list[StreamEvent]:
 
 
 def collected(events: list[StreamEvent] | tuple[StreamEvent, ...]) -> Completion:
-    """Return the answer that the events of a stream that ended add up to."""
+    """Return the answer that the events of a complete stream make up."""
     transcript = Transcript()
     transcript.feed(events)
     assert transcript.finished

@@ -1,4 +1,4 @@
-"""A guard in front of one target, and answers as its clients read them."""
+"""A guard in front of one target, and the answers that its clients read."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def events(*texts: str, reason: str = "stop", tokens: int | None = 40) -> list[S
 
 
 def frames(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
-    """Return a stream as its provider sends it, a piece an event."""
+    """Return the pieces of a stream, one for each event."""
     encoder = dialect.encoder("up-1", 7, include_usage=True)
     return [Piece(encoder.feed([event]), (event,)) for event in said]
 
 
 def body(said: list[StreamEvent], dialect: Dialect = CHAT) -> list[Step]:
-    """Return a whole answer: its bytes come before what they mean."""
+    """Return the pieces of an answer that is not streamed: its bytes, then its events."""
     data = dialect.render(folded(said, 7.0)).json("up-1", 7)
     return [Piece(data), Piece(b"", tuple(said))]
 
@@ -123,7 +123,7 @@ class Answer:
 
     @property
     def completion(self) -> Completion:
-        """What the client reads, which is what is stored."""
+        """The answer that the client reads, which is also the stored one."""
         dialect = DIALECTS[self.call.dialect]
         assert self.call.request is not None
         if self.call.request.stream:

@@ -1,4 +1,4 @@
-"""What a test left behind: tasks, sockets and requests that were not there when it began."""
+"""Finds tasks, sockets and requests that a test began and did not end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 DESCRIPTORS = Path("/dev/fd")
 
 SETTLE_S = 1.0
-"""What was cancelled or closed may need some turns of the loop; what then still lives is a leak."""
+"""A cancelled task or closed socket may need some turns of the loop to end. One that still lives
+after this time is a leak."""
 TURNS = 50
 
 
@@ -37,20 +38,20 @@ def open_sockets() -> frozenset[int]:
 async def leaked_tasks(
     before: frozenset[asyncio.Task[object]], settle_s: float = SETTLE_S
 ) -> list[str]:
-    """Wait up to ``settle_s`` for the tasks begun since ``before``; name those that still run."""
+    """Wait up to ``settle_s`` for tasks begun since ``before``; return the names of the others."""
     started = asyncio.all_tasks() - before - {asyncio.current_task()}
     ours = [task for task in started if not _is_runner(task)]
     if not ours:
         return []
     await asyncio.wait(ours, timeout=settle_s)
-    for _ in range(TURNS):  # a busy machine may have given this process no turn meanwhile
+    for _ in range(TURNS):  # on a busy machine the process may have had no turn during the wait
         await asyncio.sleep(0)
     pending = (task for task in ours if not task.done())
     return sorted(f"{task.get_name()}: {task.get_coro()!r}" for task in pending)
 
 
 async def leaked_sockets(before: frozenset[int], settle_s: float = SETTLE_S) -> int:
-    """Wait up to ``settle_s`` for the sockets opened since ``before`` to close; count the rest."""
+    """Wait up to ``settle_s`` for sockets opened since ``before``; return how many stayed open."""
     for _ in range(TURNS):
         if not open_sockets() - before:
             return 0
@@ -76,5 +77,5 @@ def _requests_in_memory() -> set[int]:
 
 
 def _is_runner(task: asyncio.Task[object]) -> bool:
-    """Whether the task is anyio's own, which waits for the very test or fixture that asks."""
+    """Return whether the task is anyio's runner, which waits for the calling test or fixture."""
     return getattr(task.get_coro(), "__qualname__", "").startswith("TestRunner.")

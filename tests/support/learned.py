@@ -34,7 +34,7 @@ def make_label(
     at: float = 1000.0,
     by: str = "",
 ) -> Label:
-    """A label whose pair looks the closer the larger ``closeness`` is."""
+    """Return a label of a pair that is more similar, the larger ``closeness`` is."""
     features = np.zeros(len(NAMES))
     features[0], features[1] = 1.0, closeness
     return Label(
@@ -64,12 +64,12 @@ def make_domains(store: Store, observer: Observer | None = None, *, most: int = 
 
 
 def digest(domain: Domain) -> str:
-    """Name all that a domain knows, and the threshold that follows from it."""
+    """Return a digest of the knowledge of a domain, and its threshold."""
     return f"{blake2b(domain.snapshot(), digest_size=8).hexdigest()} {domain.threshold()}"
 
 
 async def failed(recorder: Recorder, error: str) -> None:
-    """Wait until observers were told of a failure of learning."""
+    """Wait until the observers get this error of the learner."""
     with anyio.fail_after(10):
         while not any(
             isinstance(each, StageFailed) and (each.stage, each.error) == ("learner", error)

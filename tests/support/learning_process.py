@@ -1,8 +1,8 @@
-"""A process of its own that labels and learns, for tests of several on one store and of kills.
+"""A process that labels and learns. Tests run several of them on one store, and kill some.
 
-``python -m support.learning_process URL NAME COUNT TOTAL``: writes ``COUNT`` labels, one after the
-other, as ``NAME``, saying ``wrote N`` after each that the store acknowledged; waits until it has
-learned from ``TOTAL``, and prints what it then knows.
+``python -m support.learning_process URL NAME COUNT TOTAL`` writes ``COUNT`` labels, one after the
+other, as ``NAME``, and prints ``wrote N`` after each one that the store acknowledged. Then it waits
+until it has learned from ``TOTAL`` labels, and prints a digest of its knowledge.
 """
 
 from __future__ import annotations

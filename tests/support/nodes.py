@@ -1,4 +1,4 @@
-"""Gateways that share one Redis and one provider, as nodes do."""
+"""Nodes: gateways that share one Redis and one provider."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from support.sidecar import Sidecar
 
 NUMBERS = itertools.count()
-"""Each number makes a question that no test has asked before."""
+"""The numbers of questions, so that no question is asked twice in a run."""
 
 
 @asynccontextmanager
@@ -40,7 +40,10 @@ def committed(asking: Sidecar) -> int:
 
 
 async def share(asking: Sidecar, *others: Sidecar) -> str:
-    """Ask new questions until all nodes answer one from what the first stored; return it."""
+    """Ask new questions until all nodes have the answer that the first one stored to one of them.
+
+    Returns that question.
+    """
     async with asyncio.timeout(PATIENCE_S):
         for number in NUMBERS:
             question, before = f"What is question {number}?", committed(asking)
@@ -57,14 +60,14 @@ async def share(asking: Sidecar, *others: Sidecar) -> str:
 
 
 async def verdict(node: Sidecar, question: str) -> str:
-    """Return how a node got its answer, which must be one."""
+    """Ask a node; return the ``Cache-Status`` of its answer, whose status must be 200."""
     reply = await node.ask(question)
     assert reply.status == 200, reply.body
     return reply.verdict
 
 
 async def ask_new(*running: Sidecar, count: int = 5) -> None:
-    """Ask each node new questions, all at once. Each must be answered."""
+    """Ask each node new questions, all at the same time. Each must be answered with status 200."""
     async with asyncio.TaskGroup() as tasks:
         for node in running:
             for number in itertools.islice(NUMBERS, count):

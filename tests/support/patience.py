@@ -1,4 +1,4 @@
-"""How long tests wait for what should happen at once."""
+"""The longest wait of a test for something that should happen at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S = 100.0
-"""Only what hangs takes so long, however busy the machine is. pytest ends a test at 120 s."""
+"""A wait of this length means that something hangs, even on a busy machine. pytest ends a test
+after 120 s."""
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Prompts with something to compress, in three dialects."""
+"""Prompts in three dialects, with texts that can be compressed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARGUMENTS = {"origin": "JFK"}
 
 
 def chat(result: str = TABLE, tool: str = "search_flights") -> dict[str, Any]:
-    """Return OpenAI messages in which a tool answered."""
+    """Return OpenAI messages with the result of a tool."""
     function = {"name": tool, "arguments": json.dumps(ARGUMENTS)}
     return {
         "model": "gpt-4o",
@@ -31,7 +31,7 @@ def chat(result: str = TABLE, tool: str = "search_flights") -> dict[str, Any]:
 
 
 def messages(result: str | list[Any] = TABLE, tool: str = "search_flights") -> dict[str, Any]:
-    """Return the same for Anthropic, the user's message holding two results and a text."""
+    """Return such messages for Anthropic: the user's message has two results and a text."""
     return {
         "model": "claude-sonnet-4-5",
         "max_tokens": 100,

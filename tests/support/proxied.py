@@ -1,4 +1,4 @@
-"""A gateway in front of a scripted upstream, both on real sockets, and a client to ask it."""
+"""A gateway in front of a scripted upstream, both on real sockets, and a client of it."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Reply:
 
 
 class RunningParts:
-    """Waits for what happens in the parts of a running gateway."""
+    """Waits for events in the parts of a running gateway."""
 
     parts: list[EngineParts]
 
     async def indexed(self, count: int) -> None:
-        """Wait until so many entries can be found by meaning."""
+        """Wait until ``count`` entries can be found by meaning."""
         cache = self.parts[0].cache
         assert cache is not None
         async with asyncio.timeout(PATIENCE_S):
@@ -56,13 +56,13 @@ class RunningParts:
                 await asyncio.sleep(0.005)
 
     async def in_flight(self, clients: int) -> None:
-        """Wait until so many callers share the calls in flight."""
+        """Wait until ``clients`` callers share the calls in flight."""
         await in_flight(self.parts[0].flights, clients)
 
 
 @dataclass
 class Proxied(RunningParts):
-    """What a test talks to and looks at."""
+    """The running gateway and its upstream, with the observations that were made."""
 
     url: str
     upstream: ScriptedUpstream
@@ -80,13 +80,13 @@ class Proxied(RunningParts):
         return [row for row in self.observed if isinstance(row, Served)]
 
     async def until(self, kind: type[Any], count: int) -> None:
-        """Wait until so many observations of a kind were made."""
+        """Wait until ``count`` observations of a kind were made."""
         async with asyncio.timeout(PATIENCE_S):
             while sum(isinstance(seen, kind) for seen in self.observed) < count:
                 await asyncio.sleep(0.005)
 
     async def stored(self, count: int) -> None:
-        """Wait until the store has acknowledged so many entries."""
+        """Wait until the store has acknowledged ``count`` entries."""
         await self.until(Committed, count)
 
     async def ask(self, text: str = "Why is the sky blue?", **options: Any) -> Reply:
@@ -97,7 +97,7 @@ class Proxied(RunningParts):
 
 
 async def read_body(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body. After an error event, and only then, the connection may break off."""
+    """Return the body. The connection may break off only after an error event."""
     body = b""
     try:
         async for piece in response.content.iter_any():
@@ -121,7 +121,9 @@ async def proxied(
     routes: tuple[dict[str, Any], ...] = (),
     **overrides: Any,
 ) -> AsyncIterator[Proxied]:
-    """Run both servers. ``overrides`` are settings by section; the store is in memory.
+    """Run the gateway and its upstream. ``overrides`` are settings by section.
+
+    The store is in memory.
 
     ``others`` are more upstreams, ``routes`` the ``[[route]]`` tables.
     """
@@ -130,7 +132,7 @@ async def proxied(
         proxy = Proxied("", upstream, session)
         cache = {"store": "memory:", "mode": "exact-only", **overrides.pop("cache", {})}
         if not cache.keys() & {"match", "threshold"}:
-            # A few rewordings are to be hits without the near misses that a strict start waits for.
+            # Rewordings shall be hits at once; a strict start would wait for near misses first.
             cache = {"cold_start": "optimistic", **cache}
         provider = {"name": "sim", "base_url": up, **overrides.pop("provider", {})}
         dotted = {

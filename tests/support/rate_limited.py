@@ -24,7 +24,7 @@ class RateLimited:
         self._left, self._at = float(limit), -math.inf
 
     def takes(self, now: float) -> bool:
-        """Answer a call, or refuse it."""
+        """Take or refuse a call; return whether it was taken."""
         if not self.windows:
             refilled = (now - self._at) * self.limit / self.window_s
             self._left, self._at = min(self.limit, self._left + refilled), now
@@ -37,12 +37,12 @@ class RateLimited:
         return takes
 
     def ask(self, now: float) -> Headers:
-        """Answer a call, or refuse it; return the headers of the answer."""
+        """Take or refuse a call; return the headers of the answer."""
         self.takes(now)
         return self.headers(now)
 
     def headers(self, now: float) -> Headers:
-        """Return the headers of an answer at the time of its call."""
+        """Return the headers of an answer to a call at this time."""
         if self.windows:
             reset_s = self.wait_s(now)
         else:
@@ -54,7 +54,7 @@ class RateLimited:
         )
 
     def wait_s(self, now: float) -> float:
-        """Return the time from a refused call until it answers again."""
+        """Return the seconds from a refused call until a call is taken again."""
         if self.windows:
             return self._at + self.window_s - now
         return (1.0 - self._left) * self.window_s / self.limit

@@ -1,4 +1,4 @@
-"""An upstream that shows the very bytes it was sent, and answers with any bytes."""
+"""An upstream that keeps the exact bytes of each request and answers with any bytes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\
 
 
 class RawUpstream:
-    """Records each request whole, as it came. It answers with ``answer``; None: it stays silent.
+    """Records the bytes of each request. It answers with ``answer``; None: it does not answer.
 
-    ``breaks_off``: it closes the connection behind the answer's bytes.
+    ``breaks_off``: it closes the connection after the bytes of the answer.
     """
 
     def __init__(self, answer: bytes | None = OK, *, breaks_off: bool = False) -> None:
@@ -31,18 +31,18 @@ class RawUpstream:
         self.requests: list[bytes] = []
         self._waiting: list[asyncio.StreamWriter] = []
         self.open = 0
-        """Connections whose other end has not closed them."""
+        """The number of connections that the other end has not closed."""
 
     @property
     def targets(self) -> list[bytes]:
         return [request.split(b" ", 2)[1] for request in self.requests]
 
     def lines(self, number: int = 0) -> list[bytes]:
-        """The head of a request, in lines."""
+        """Return the lines of the head of a request."""
         return self.requests[number].partition(b"\r\n\r\n")[0].split(b"\r\n")
 
     def header(self, name: bytes, number: int = 0) -> list[bytes]:
-        """All values of a header."""
+        """Return all values of a header."""
         split = (line.partition(b": ") for line in self.lines(number)[1:])
         return [value for found, _, value in split if found.lower() == name]
 
@@ -50,7 +50,7 @@ class RawUpstream:
         return self.requests[number].partition(b"\r\n\r\n")[2]
 
     def speak(self, answer: bytes) -> None:
-        """Answer those that were kept waiting."""
+        """Answer the requests that got no answer so far."""
         for writer in self._waiting:
             writer.write(answer)
 
@@ -115,7 +115,7 @@ async def open_raw(url: str, request: bytes) -> tuple[asyncio.StreamReader, asyn
 
 
 async def ask_raw(url: str, request: bytes) -> bytes:
-    """Send bytes to a server and return all that comes until it closes."""
+    """Send bytes to a server; return all that it sends until it closes the connection."""
     reader, writer = await open_raw(url, request)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -133,7 +133,7 @@ async def sidecar_before(
     /,
     **server: Any,
 ) -> AsyncIterator[str]:
-    """Run a sidecar with a key of its own before ``upstream``, which it knows in four dialects.
+    """Run a sidecar with its own key in front of ``upstream``, which it calls in four dialects.
 
     ``server`` are settings of ``[server]``.
     """

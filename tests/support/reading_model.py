@@ -1,4 +1,4 @@
-"""A provider with a model that calls tools as a script says, in the form of three APIs."""
+"""A provider whose model calls tools as a script says; it speaks three APIs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Calls(NamedTuple):
 Answer = list[Says | Thinks | Calls]
 
 USAGE = (1000, 20)
-"""Tokens of the prompt and of the answer, of each call."""
+"""The tokens of the prompt and of the answer, for every call."""
 
 
 class ReadingModel(ScriptedUpstream):
     """Gives the answers that ``script`` returns for a request's document.
 
-    ``pause_s``: the time between two events, so that each one arrives alone, except the end of a
-    content block, which arrives with its last text.
+    ``pause_s`` is the time between two events, so that each event arrives alone. Only the end of a
+    content block arrives together with its last text.
     """
 
     def __init__(self, script: Callable[[dict[str, Any]], Answer], *, pause_s: float = 0.0) -> None:

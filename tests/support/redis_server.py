@@ -69,7 +69,7 @@ class RedisServer:
 
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
-        """Stop the process, sockets open, as a server does that swaps or whose network is cut."""
+        """Stop the process but keep its sockets open, like a server that has lost its network."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -97,7 +97,7 @@ class Certificates(NamedTuple):
         )
 
     def settings(self, port: int) -> dict[str, str | int]:
-        """Return the configuration of a server that speaks nothing but TLS."""
+        """Return the configuration of a server that speaks only TLS."""
         return {
             "port": 0,
             "tls-port": port,
@@ -133,7 +133,7 @@ def _binary(*, tls: bool = False) -> str:
 
 
 def _speaks_tls(binary: str) -> bool:
-    """Tell whether a server knows a setting of TLS. It ends at the next one, which none knows."""
+    """Tell whether a server knows a setting of TLS. The second setting is unknown and ends it."""
     settings = "tls-port 0\nno-such-setting 1\n"
     ended = subprocess.run(
         [binary, "-"], input=settings, capture_output=True, text=True, check=False, timeout=60
@@ -170,7 +170,7 @@ def redis_server(
 
 @contextlib.contextmanager
 def behind_tls(server: RedisServer) -> Iterator[RedisServer]:
-    """Put TLS in front of a server; clients must trust an authority of its own."""
+    """Put TLS in front of a server, with an authority that clients must be told to trust."""
     authority, port = trustme.CA(), free_port()
     own = authority.issue_cert("127.0.0.1")
     with (
@@ -222,7 +222,7 @@ class Failover:
         self.master.flush()
 
     def fail_over(self) -> None:
-        """Kill the master, and wait until Sentinel names the other one and that takes writes."""
+        """Kill the master, and wait until Sentinel names the replica, and that takes writes."""
         old = self.master
         old.kill()
         wait_for(lambda: self.master is not old and self.master.role() == "master")
@@ -257,7 +257,7 @@ def redis_failover(tls: Certificates | None = None) -> Iterator[Failover]:
 
 
 class Cluster:
-    """Masters that share the slots. ``url`` names those that do not hold Headstart's keys."""
+    """Masters that share the slots. ``url`` names the masters without Headstart's keys."""
 
     def __init__(
         self, masters: tuple[RedisServer, ...], replicas: tuple[RedisServer, ...] = ()
@@ -283,7 +283,7 @@ class Cluster:
         self._wait_for_replica()
 
     def hand_over(self) -> None:
-        """Let the master with our keys and its replica change places, as for a planned upgrade."""
+        """Let the master with our keys and its replica change roles, as for a planned upgrade."""
         self.replicas[self._place].command("CLUSTER", "FAILOVER")
         self._wait_for_replica()
 

@@ -1,4 +1,4 @@
-"""A gateway before several upstreams that show what they got, for requests that are relayed."""
+"""A gateway in front of raw upstreams, for tests of relayed requests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def relay_to(
     options: tuple[dict[str, Any], ...] = (),
     **dotted: Any,
 ) -> AsyncIterator[RelayingGateway]:
-    """Serve a gateway before upstreams named a, b ...; None is a port where nobody listens."""
+    """Serve a gateway in front of upstreams named a, b ...; None is a port without a server."""
     async with contextlib.AsyncExitStack() as stack:
         tables = []
         for place, upstream in enumerate(upstreams):

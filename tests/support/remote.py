@@ -1,4 +1,4 @@
-"""A whole sidecar in a thread, for what asks it from outside: a browser, a command."""
+"""A whole sidecar in a thread, for tests with a browser or with a command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Remote:
         return str(headers["x-headstart-request-id"])
 
     def ask_first(self, prompt: str) -> str:
-        """Send a prompt whose answer then is the neighbour of the next ones."""
+        """Send a prompt, and wait until later prompts can find its answer by meaning."""
         id = self.ask(prompt)
         self.until(lambda: self.admin("stats")["now"]["partitions"] == 1)
         return id

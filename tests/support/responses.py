@@ -137,7 +137,7 @@ _hosted = st.builds(
 
 
 def _has_one_refusal(output: list[dict[str, Any]]) -> bool:
-    """Two refusals in a row are one part: nobody keeps them."""
+    """Return whether there is at most one refusal. Two in a row would be joined to one part."""
     return sum("refusal" in part for item in output for part in item.get("content", ())) < 2
 
 

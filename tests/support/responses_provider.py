@@ -1,4 +1,4 @@
-"""A provider of Responses that keeps what it says, for each key, as the real one does."""
+"""A provider of Responses that keeps its answers for each key, as the real one does."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class ResponsesProvider:
     """Answers ``said N: LAST TEXT``, where N counts the texts of the conversation.
 
     It refuses ids that the key does not have, also in items. ``reasons``: answers begin with
-    encrypted reasoning, which another provider cannot read. ``calls``: so many answers call a tool.
-    ``forgets``: it keeps nothing and says so, and overlooks the id of an earlier answer, as Ollama
-    does.
+    encrypted reasoning, which another provider cannot read. ``calls``: the number of next answers
+    that call a tool. ``forgets``: it keeps no answer and says so, and ignores the id of an earlier
+    answer, as Ollama does.
     """
 
     def __init__(self, name: str = "", *, reasons: bool = False, forgets: bool = False) -> None:
@@ -31,7 +31,7 @@ class ResponsesProvider:
         self.kept: dict[tuple[str, str], dict[str, Any]] = {}
         self.status = 200
         self.breaks = 0
-        """So many streams break off, and their answers are not kept."""
+        """The number of next streams that break off. Their answers are not kept."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

@@ -1,4 +1,4 @@
-"""An OpenAI-dialect upstream under the test's control: it holds, cuts and counts on demand."""
+"""An upstream in OpenAI's dialect that a test controls: it waits, breaks off and counts."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def whole_body(receive: Any) -> bytes:
 
 
 async def lifespan(receive: Any, send: Any) -> None:
-    """Begin and end, for an app that has nothing to do then."""
+    """Answer the messages of the lifespan, for an app without start and stop code."""
     while True:
         message = await receive()
         await send({"type": message["type"] + ".complete"})

@@ -1,4 +1,4 @@
-"""An upstream that speaks Anthropic Messages, under the test's control, after ScriptedUpstream."""
+"""An upstream that speaks Anthropic Messages and that a test controls like ScriptedUpstream."""
 
 from __future__ import annotations
 

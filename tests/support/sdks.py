@@ -1,4 +1,4 @@
-"""One call in the terms of each SDK, and what its user gets to see of the answer."""
+"""One call, made with each SDK, and the parts of the answer that a user of the SDK sees."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Said(NamedTuple):
 
 
 class Refused(Exception):
-    """An SDK's error: its type's name and its status."""
+    """An error of an SDK, as the name of its type and its status."""
 
 
 class Ask(NamedTuple):
-    """A call, in no SDK's terms."""
+    """A call, in terms that belong to no SDK."""
 
     model: str
     prompt: str
@@ -46,7 +46,7 @@ class Ask(NamedTuple):
     schema: bool = False
     thinks: bool = False
     result: tuple[Said, str] | None = None
-    """The answer that called a tool, and what the tool returned."""
+    """The answer that called a tool, and the result of the tool."""
 
 
 async def say_openai(url: str, ask: Ask) -> Said:
@@ -258,7 +258,7 @@ CLIENTS = {
 
 
 async def streamed_text(url: str, *, responses: bool = False) -> str:
-    """Return the text that OpenAI's client makes of a stream."""
+    """Return the text that OpenAI's client reads from a stream."""
     async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
         if responses:
             async with client.responses.stream(model="m", input="Sky?") as events:

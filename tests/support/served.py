@@ -29,7 +29,7 @@ def headstart(*arguments: str) -> list[str]:
 
 
 class Served:
-    """A running server. ``log`` is what it has written to both streams so far."""
+    """A running server. ``log`` is its output so far, on both streams."""
 
     def __init__(self, folder: Path, port: int, provider: str) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ base_url = "{self.provider}/v1"
             time.sleep(0.02)
 
     def admin(self, path: str, method: str = "GET") -> tuple[int, str]:
-        """Ask the admin API over a connection of its own."""
+        """Call the admin API over a new connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         with contextlib.closing(connection):
             connection.request(method, f"/_headstart/{path}")
@@ -101,7 +101,7 @@ base_url = "{self.provider}/v1"
 def served(
     folder: Path, port: int, *arguments: str, provider: Simulator | None = None
 ) -> Iterator[Served]:
-    """Run ``headstart serve`` with its provider; it is stopped at the end."""
+    """Run a provider and ``headstart serve``, which is stopped at the end of the block."""
     with (
         serving_in_thread(provider or Simulator(), lifespan="off") as url,
         (folder / "log").open("wb") as log,
@@ -140,7 +140,7 @@ def stop(server: Served) -> None:
 
 
 class Load:
-    """Clients that ask without a pause, each over a connection that it keeps."""
+    """Clients that send requests without a pause, each over one kept connection."""
 
     def __init__(self, port: int, clients: int = 8, *, repeats: bool = False) -> None:
         self._port = port
@@ -167,7 +167,7 @@ class Load:
         return len(self.texts)
 
     def more(self, count: int) -> Callable[[], bool]:
-        """Return a condition: so many more requests were answered."""
+        """Return a condition that holds once ``count`` more requests were answered."""
         enough = self.answered + count
         return lambda: self.answered >= enough
 

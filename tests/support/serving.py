@@ -23,14 +23,15 @@ from support.conforming import Conforming
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    # Each framework has its own types for the three.
+    # Each framework has its own types for scope, receive and send.
     ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10
+"""Connections that are still open this long after the end of the test are cut."""
 KEPT_ALIVE_S = 60
-"""A client that a busy machine held up for 5 s would send on a connection that just closed."""
-"""Connections that are still open this long after the test left are cut."""
+"""Long, because on a busy machine a client may wait longer than uvicorn's 5 s, and then send on a
+connection that has just been closed."""
 
 
 def bind_free_port() -> socket.socket:
@@ -83,7 +84,7 @@ def serving_in_thread(app: ASGIApp, **options: Any) -> Iterator[str]:
 
 
 class _Server(FastStopServer):
-    """A uvicorn that says when it is ready, stops at once and leaves the signals to pytest."""
+    """A uvicorn server that tells when it is ready, stops at once and handles no signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -110,7 +111,7 @@ class _Server(FastStopServer):
         await stopped.wait()
 
     def stop(self) -> None:
-        """End ``main_loop``; safe from any thread and when it never started."""
+        """End ``main_loop``. May be called from any thread, also if the loop never started."""
         self.should_exit = True
         if self._stop is not None:
             self._stop()

@@ -41,10 +41,10 @@ class Provider(Simulator):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.open = asyncio.Event()
-        """Calls wait for it before they are read."""
+        """Each call waits for this event before it is read."""
         self.open.set()
         self.began = 0
-        """Calls that have come, with those that wait."""
+        """The number of calls that have arrived, also of those that wait."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.began += scope["type"] == "http"
@@ -58,7 +58,7 @@ class Provider(Simulator):
 
 @dataclass
 class Sidecar(RunningParts):
-    """A running gateway: what a test talks to and looks at."""
+    """A running gateway, with its provider and the observations that were made."""
 
     url: str
     provider_url: str
@@ -78,11 +78,11 @@ class Sidecar(RunningParts):
 
     @property
     def readers(self) -> int:
-        """The clients of all flights, and the other nodes that follow them."""
+        """The number of clients of all flights, and of other nodes that follow a flight."""
         return sum(flight.clients for flight in self.parts[0].flights.values())
 
     async def labels(self, count: int) -> list[Label]:
-        """Wait until the store has so many labels, and return them."""
+        """Wait until the store has this many labels; return them."""
         store = self.parts[0].store
         async with asyncio.timeout(PATIENCE_S):
             while len(found := await store.read_labels()) < count:
@@ -91,7 +91,7 @@ class Sidecar(RunningParts):
         return [label for _, label in found]
 
     async def finished(self, count: int) -> None:
-        """Wait until so many requests were answered, or left."""
+        """Wait until this many requests have ended, with an answer or without."""
         await until(lambda: len(self.served) == count)
 
     async def ask(
@@ -102,7 +102,7 @@ class Sidecar(RunningParts):
         headers: dict[str, str] | None = None,
         **fields: Any,
     ) -> Reply:
-        """Send a chat request; ``fault`` strikes the provider's answer to it."""
+        """Send a chat request; ``fault`` is the fault of the provider's answer."""
         return await self.post(json.dumps(chat(prompt, **fields)).encode(), fault, headers)
 
     async def post(
@@ -136,26 +136,26 @@ async def sidecar(
     behind: Callable[[Sidecar], ASGIApp] | None = None,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Sidecar]:
-    """Run both. ``upstream`` and ``sections`` override settings; ``others`` are more upstreams,
-    of the same provider where they say nothing else.
-    ``routes`` are the ``[[route]]`` tables.
+    """Run a gateway and its provider. ``upstream`` and ``sections`` override settings.
 
-    ``behind`` makes the app that gets what the gateway does not answer, in place of a 404.
+    ``others`` are more upstreams. Without a URL of their own they call the same provider.
+    ``routes`` are the ``[[route]]`` tables. ``behind`` makes an app for the requests that the
+    gateway does not serve; without it these get a 404.
     """
     provider = provider or Provider()
     async with simulated(provider) as base, aiohttp.ClientSession() as session:
         cache = {
             "store": "memory:",
+            # Audits are drawn at random, so they are off unless a test asks for them.
             "audit.mode": "off",
             "ignore_headers": ["x-sim-fault"],  # it asks for a fault, and names nobody
             **sections.get("cache", {}),
         }
         if not cache.keys() & {"match", "threshold"}:
-            # A few rewordings are to be hits without the near misses that a strict start waits for.
+            # Rewordings shall be hits at once; a strict start would wait for near misses first.
             cache = {"cold_start": "optimistic", **cache}
         sections = {
             **sections,
-            # Audits are drawn at random: a test that wants them asks for all.
             "cache": cache,
             # However busy the machine is, a lookup waits for its encoding.
             "encoder": {"max_wait_ms": 20_000.0},

@@ -51,7 +51,7 @@ class Stores:
         return store
 
     async def pass_to(self, store: Store, now: float) -> None:
-        """Set the clock, and that of a server: it has ended what expires until then."""
+        """Set the clock. Redis has its own clock: there delete the entries that have expired."""
         self.clock.now = now
         if isinstance(store, RedisStore):
             client: Any = store._client
@@ -61,13 +61,13 @@ class Stores:
                     await client.delete(key, f"{PREFIX}exact:{exact.decode()}")
 
     def size(self, record: Put) -> int:
-        """Return the bytes that a record counts for."""
+        """Return the bytes that a record counts in the limits of the store."""
         sealed = 0 if self.cipher is None else len(self.cipher.seal(b"", b""))
         parts = 1 + (record.vector is not None) + (record.sketch is not None)
         return encode_put(record, StoreLimits()).size + sealed * parts
 
     async def open_beside(self, store: Store) -> Store:
-        """Return another store of the same data; one in memory shares it with nobody."""
+        """Return another store on the same data. A store in memory is returned itself."""
         return store if self.url == "memory:" else await self.open()
 
     def notify(self, observation: Observation) -> None:

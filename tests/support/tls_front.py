@@ -1,4 +1,4 @@
-"""A process that ends TLS in front of a server which does not speak it.
+"""A process that decrypts TLS in front of a server that does not speak it.
 
     python tls_front.py PORT SERVER_PORT CERTIFICATE_AND_KEY
 

@@ -1,4 +1,4 @@
-"""Requests that say everything their dialects can, and ways to translate them."""
+"""Requests with every field of their dialects, and functions that translate them."""
 
 from __future__ import annotations
 
@@ -250,14 +250,14 @@ def _portable_chat() -> dict[str, Any]:
 def _portable_messages() -> dict[str, Any]:
     request = copy.deepcopy(MESSAGES)
     content = request["messages"][0]["content"]
-    del content[6], content[3]  # nested content, a file that only Anthropic can find
+    del content[6], content[3]  # nested content, and a file that only Anthropic has
     del request["messages"][1]["content"][5], request["tools"][2]  # a tool that Anthropic runs
     del request["messages"][-1]  # a turn to go on with
     return request
 
 
 PORTABLE = {"openai": _portable_chat(), "anthropic": _portable_messages()}
-"""The same requests without what must be refused."""
+"""The same requests without the parts that a translation must refuse."""
 
 LEAST: dict[str, dict[str, Any]] = {
     "openai": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
@@ -270,7 +270,7 @@ def translate(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a request in another dialect, and the names of what was dropped.
 
-    What was written is checked against the types of the target's official SDK.
+    The new request is checked against the types of the target's official SDK.
     """
     dialect = DIALECTS[source]
     request = dialect.parse_request(json.dumps(document).encode())
@@ -286,12 +286,12 @@ def ask(source: str, target: str, quirks: Quirks | None = None, **fields: Any) -
 
 
 def lose(source: str, target: str, quirks: Quirks | None = None, **fields: Any) -> tuple[str, ...]:
-    """Return what a small request with these fields loses on its way to another dialect."""
+    """Return the names of what a small request with these fields loses in another dialect."""
     return translate(source, target, {**LEAST[source], **fields}, quirks)[1]
 
 
 def _exhaust(value: Any) -> None:
-    """Walk what pydantic validates only as it is walked."""
+    """Walk through a value, because pydantic validates lazy parts only when they are read."""
     if isinstance(value, dict):
         for item in value.values():
             _exhaust(item)

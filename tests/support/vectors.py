@@ -1,4 +1,4 @@
-"""A provider of vectors under a test's control, and the requests that ask for them."""
+"""A provider of vectors that a test controls, and requests for vectors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def packed(numbers: list[float]) -> str:
 
 
 class VectorProvider:
-    """Answers ``/v1/embeddings``. ``drops`` items are missing, ``status`` overrides the answer.
+    """Answers ``/v1/embeddings``. ``drops`` is the number of missing items.
 
-    ``breaks`` ends the connection in the middle of the body; ``hold`` is awaited before it.
+    ``status`` overrides the answer. ``hold`` is awaited before the body, and ``breaks`` ends the
+    connection in the middle of it.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class VectorProvider:
         self.reverses = False
         self.hold: asyncio.Event | None = None
         self.more: dict[str, Any] = {}
-        """Fields beside each vector."""
+        """More fields of each item, beside its vector."""
         self.names = False
         """Give each answer an id, as Mistral does."""
 

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps: for tests that wait, and use neither sockets nor own threads.
+"""An event loop whose clock jumps, for tests that wait but use no sockets and no own threads.
 
 The clock stands still while anything is ready to run. When nothing is, it jumps to the next
 timer. So a wait costs no time, and a busy machine never lets a timer fire too early.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 BEGINS_AT_S = 1000.0
-"""What the clock of a new loop shows. Not zero, which code may take for "never"."""
+"""The time of a new loop. It is not zero, because code may take zero for "never"."""
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
@@ -37,11 +37,11 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return self._now_s
 
     def jump(self, seconds: float) -> None:
-        """Put the clock forward."""
+        """Move the clock forward."""
         self._now_s += seconds
 
     def threads_work(self) -> bool:
-        """Whether a thread still works for a task of this loop."""
+        """Return whether a thread still works for a task of this loop."""
         return bool(self._in_threads or current_default_thread_limiter().borrowed_tokens)
 
     def run_in_executor(  # type: ignore[override] # newer stubs name the arguments' types
@@ -53,12 +53,12 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, *_: object) -> None:
-        """Wait for the threads without the timer of newer Pythons: the clock would jump to it."""
+        """Wait for the threads without the timer of newer Pythons; the clock would jump to it."""
         await super().shutdown_default_executor()
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Puts the loop's clock forward where another selector would wait."""
+    """Moves the loop's clock forward where another selector would wait."""
 
     def __init__(self, loop: VirtualClockLoop) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A provider of WebSockets on a real socket, and a gateway before it, for the library's client."""
+"""A provider of WebSockets and a gateway in front of it, for the client of ``websockets``."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ async def echo(socket: ServerConnection) -> None:
 
 
 class Provider:
-    """Keeps the handshakes that came; ``talk`` is its side of each WebSocket.
+    """Keeps the received handshakes. ``talk`` is its side of each WebSocket.
 
-    ``refuses`` is a status with which it answers handshakes: all, or those with ``refused_key``.
-    ``delay_s`` is how long it waits first.
+    ``refuses`` is the status with which it refuses handshakes: all, or those with ``refused_key``.
+    ``delay_s`` is its wait before each answer.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Provider:
         self.requests: list[Request] = []
         self.sockets: list[ServerConnection] = []
         self.ended: list[tuple[int | None, str | None]] = []
-        """Code and reason that the other end sent, or had."""
+        """Code and reason with which each WebSocket ended."""
 
     async def _handshake(self, socket: ServerConnection, request: Request) -> Response | None:
         self.requests.append(request)
@@ -132,9 +132,9 @@ async def before(
     provider_settings: dict[str, Any] | None = None,
     **server: Any,
 ) -> AsyncIterator[Before]:
-    """Serve both. ``guarded``: with the sidecar's rules for web pages.
+    """Serve a provider and a gateway. ``guarded``: with the sidecar's rules for web pages.
 
-    ``at`` is the URL where the gateway looks for the provider, ``path`` what follows it.
+    The gateway calls the provider at the URL ``at``, followed by ``path``.
     """
     async with provider.serving() as base:
         dotted = {f"server.{name}": value for name, value in server.items()}

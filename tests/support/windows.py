@@ -1,8 +1,8 @@
-"""Run the ``headstart`` command as on Windows: without what only other systems have.
+"""Run the ``headstart`` command without the functions that Windows lacks.
 
     python -m support.windows serve …
 
-It is no Windows, but a call of what Windows lacks fails as it would there.
+A call of such a function fails as it would on Windows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LACKING: dict[Any, tuple[str, ...]] = {
 
 
 class Locks(ModuleType):
-    """The module ``msvcrt``: a lock on bytes from where the file stands."""
+    """The module ``msvcrt``, which locks bytes from the present position of a file."""
 
     LK_LOCK = 1
     LK_NBLCK = 2
@@ -56,12 +56,12 @@ class Locks(ModuleType):
 
 
 def refuse(*_: object) -> None:
-    """Stand in for a method that the event loops of Windows lack."""
+    """Take the place of a method that the event loops of Windows lack."""
     raise NotImplementedError
 
 
 def become_windows() -> None:
-    """Take away what Windows lacks."""
+    """Remove the functions and modules that Windows lacks."""
     asyncio.new_event_loop().close()  # Python 3.14 now chooses the loops of the real system
     for absent in ABSENT:
         sys.modules[absent] = None  # type: ignore[assignment]
@@ -81,7 +81,7 @@ def become_windows() -> None:
 
 
 def import_all() -> None:
-    """Import each module of the package but those of several workers."""
+    """Import each module of the package except those for several workers."""
     import headstart
     from headstart.errors import MissingExtra
 

@@ -71,7 +71,7 @@ long."""
 LEAP_S = 3600.0
 """If the clock advances by so much more than the time that has passed, somebody has set it."""
 SETTLES_S = 3600.0
-"""A clock that was set ahead is believed after so many seconds."""
+"""A clock that was set ahead is believed after this many seconds."""
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -305,7 +305,7 @@ BATCH_JOBS = 256
 POLL_S = 0.005
 """Seconds between two checks whether the thread has ended."""
 PAUSE_S = 10.0
-"""After a batch took longer than the limit of a job, jobs with a limit fail at once for so many
+"""After a batch took longer than the limit of a job, jobs with a limit fail at once for this many
 seconds."""
 
 

@@ -75,7 +75,7 @@ class BenchPlan(NamedTuple):
     """Warm calls of each subject."""
     cold: int
     concurrency: tuple[int, ...]
-    """The numbers of warm calls of a subject at the same time, one after the other."""
+    """For each step, in order: how many warm calls of a subject are made at a time."""
     max_tokens: int
     """The longest answer; a prompt may ask for a shorter one."""
     timeout_s: float
@@ -85,7 +85,7 @@ class BenchPlan(NamedTuple):
     """The model that compares answers with the expected ones; None: the words alone decide."""
 
     def calls_at(self, concurrency: int) -> int:
-        """Return the warm calls of a step: enough of them while all are under way."""
+        """Return the number of warm calls of a step; enough of them end while all are under way."""
         alone = len(self.concurrency) == 1
         return self.calls if alone else max(self.calls, CALLS_PER_SLOT * concurrency)
 
@@ -185,7 +185,7 @@ class _Measurement(NamedTuple):
     async def _ask(self, upstream: Upstream, number: int, *, cold: bool) -> tuple[Sample, str]:
         """Make one call; return its sample and the text. An UpstreamError becomes its error.
 
-        ``ended_s`` is the time of the clock.
+        ``ended_s`` of the sample is still a time of the clock, not since the step began.
         """
         plan, target = self.plan, self.target
         place = number % len(plan.prompts)

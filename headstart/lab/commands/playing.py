@@ -54,7 +54,7 @@ MAX_ERROR_HELP = (
     f"[default: {ErrorLimit().max_error:g}]"
 )
 STATE_HELP = "Start from what headstart tune has learned."
-FAIL_OVER_HELP = "Exit with 1 if more than this share of hits is certainly wrong."
+FAIL_OVER_HELP = "Exit with 1 if more than this share of hits is wrong, beyond chance."
 _ADMISSION = Admission()
 QUERY_HELP = "Pattern: its group query finds the question inside a templated prompt."
 

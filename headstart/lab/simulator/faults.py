@@ -79,7 +79,10 @@ class Status(_Fault, tag="status"):
 
 
 class ErrorFrame(_Fault, tag="error-frame"):
-    """End a 200 stream with an error event and no terminal event; unstreamed, a 200 error body."""
+    """End a 200 stream with an error event and no terminal event.
+
+    An answer that is not streamed has the status 200 and the error as its body.
+    """
 
     after: int = 0
     message: str = _OOPS
@@ -191,7 +194,7 @@ class Empty(_Fault, tag="empty"):
 
 
 class InvalidEvent(_Fault, tag="invalid-event"):
-    """Send one event that is not JSON, then go on; unstreamed, a body that is not JSON."""
+    """Send one event that is not JSON, then go on; without a stream, a body that is not JSON."""
 
     after: int = 0
 
@@ -204,7 +207,7 @@ class InvalidEvent(_Fault, tag="invalid-event"):
 
 
 class LongLine(_Fault, tag="long-line"):
-    """Pad the next event's line with this much white space; unstreamed, pad the body."""
+    """Pad the next event's line with this much white space; without a stream, pad the body."""
 
     after: int = 0
     bytes: int = 1 << 20
@@ -262,7 +265,7 @@ class LateEnd(_Fault, tag="late-end"):
 
 
 class UnknownFields(_Fault, tag="unknown-fields"):
-    """Put a field that no client knows into each event; unstreamed, into the body."""
+    """Put a field that no client knows into each event; without a stream, into the body."""
 
     def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         field = b'{"x_future":{"level":[1,null,"a"]},'

@@ -71,8 +71,8 @@ class OpenAIWire(Wire):
     def events(self, answer: SimulatedAnswer, pace: Pace) -> Iterator[TimedPiece]:
         """Yield the chunks of a stream.
 
-        Role first, then deltas (choices interleaved), a finish chunk a choice, the usage chunk
-        with no choices if it was asked for, and ``[DONE]``.
+        The role comes first, then deltas (the choices interleaved), a finish chunk for each choice,
+        the usage chunk with no choices if it was asked for, and ``[DONE]``.
         """
         head, tail = _around_choices(answer)
         alternatives = answer.generation.alternatives
@@ -285,7 +285,7 @@ _decoder = msgspec.json.Decoder(CompletionsBody)
 class CompletionsWire(OpenAIWire):
     """The dialect of ``POST /v1/completions``.
 
-    Several prompts get the same answer, to all of them together.
+    Several prompts are answered as one: each choice is an answer to their joined text.
     """
 
     endpoint = "completions"

@@ -389,7 +389,7 @@ def _message_item(alternative: Alternative, answer: SimulatedAnswer) -> dict[str
 def _item_events(
     item: dict[str, Any], alternative: Alternative
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the events of an item and their fields, but for the number of the item."""
+    """Yield the events of an item and their fields, without the number of the item."""
     place = {"item_id": item["id"]}
     empty = {"content": [], "summary": [], "arguments": "", "status": "in_progress"}
     begun = {name: empty.get(name, value) for name, value in item.items()}

@@ -417,7 +417,7 @@ def output_row(request: BatchRequest, id: str, status: int, body: bytes) -> msgs
 
 ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
 LEAST_BYTES = 4096
-"""A smaller file counts as so many bytes, because it takes a block of the disk."""
+"""A smaller file counts as this many bytes, because it takes a block of the disk."""
 LONGEST_HEADERS = 2048
 """The longest headers of a field of a form, and the longest content type of the form. The time to
 read their parameters grows with the square of their length."""

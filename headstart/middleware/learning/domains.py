@@ -161,7 +161,7 @@ class Domains:
                 await anyio.sleep(POLL_S)
             except Exception as error:  # noqa: BLE001 - logged; see below
                 # If learning ended here, hits would go on, and no audit could stop them.
-                logger.exception("learning from labels failed; it tries again")
+                logger.exception("learning from labels failed; the next try follows soon")
                 self._report(error)
                 await anyio.sleep(RETRY_S)
 

@@ -173,7 +173,7 @@ class HitDecider:
 
     ``budget`` limits the CPU time for the comparison of misses. Audits are always compared, because
     the alarm and the certificates need them; their time counts, too. With ``shadow``, no semantic
-    hit is served. With ``shadow_first``, none is served until its domain has so many labels.
+    hit is served. With ``shadow_first``, none is served until its domain has this many labels.
     """
 
     learner: Learner

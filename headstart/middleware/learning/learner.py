@@ -51,7 +51,7 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 MINUTE_S = 60.0
 SAVED_UP_S = 30.0
-"""Unused CPU time of so many seconds is saved up for busy times."""
+"""Unused CPU time of up to this many seconds is saved up for busy times."""
 FIRST_PRICE_S = 0.01
 FIRST_PRICES = 5.0
 """The prior of the average price: a new budget assumes this number of comparisons, each of
@@ -369,7 +369,7 @@ seconds."""
 MOST_RECENT = 10_000
 """Number of requests that feedback and ``explain`` can refer to."""
 CLOCKS_APART_S = 60.0
-"""The time in the books may be so many seconds before the time in the request's id."""
+"""The time in the books may be this many seconds before the time in the request's id."""
 NO_KEY = CacheKey(scope="", partition="", exact="")
 NO_ANSWER = RawResponse(headers=(), body=b"")
 

@@ -183,15 +183,15 @@ class _LimitedCall(NamedTuple):
         except UpstreamRefused as error:
             if not refuses_limits(error.status, error.body):
                 raise
-            return await self._send_anew(rest, takes_limits=mentions_context(error.body))
+            return await self._send_again(rest, takes_limits=mentions_context(error.body))
         if not reply.is_plain:
-            return await self._send_anew(rest, takes_limits=False)
+            return await self._send_again(rest, takes_limits=False)
         reply.headers = without_length(reply.headers)
         limited = _LimitedAnswer(self, limit, rest, reply, reply.pieces, [reply.transcript])
         reply.rewrite(limited.pieces())
         return reply
 
-    async def _send_anew(self, rest: RestOfSteps, *, takes_limits: bool) -> Reply:
+    async def _send_again(self, rest: RestOfSteps, *, takes_limits: bool) -> Reply:
         """Return an answer without a limit, in place of an unusable one."""
         await rest.leave()
         reply = await self._replace(kind=GUARD).send_freely(rest)
@@ -340,13 +340,13 @@ class _ContinuedAnswer:
         joinable = shown.is_continuable and all(isinstance(event, _JOINABLE) for event in events)
         if not (joinable or shown.is_empty):
             raise UpstreamProtocolError("it is not plain text")
-        self._anew = shown.is_empty and not (joinable and texts)
+        self._starts_over = shown.is_empty and not (joinable and texts)
         """The client has nothing, and no text can be kept, so the next part is the whole answer."""
         self.text = ""
         self.unshown: list[StreamEvent] = []
         """Events of the first part that the client does not have yet."""
         self._block: int | None = None
-        if not self._anew:
+        if not self._starts_over:
             self.text = "".join(each.text for each in texts)
             self.unshown = [event for event in held if not isinstance(event, _ENDINGS)]
             self._block = texts[-1].block if texts else None
@@ -367,7 +367,7 @@ class _ContinuedAnswer:
                     news += self._add(self._join.feed(event.text))
                 case _ if isinstance(event, _ENDINGS):
                     continue
-                case _ if self._anew:
+                case _ if self._starts_over:
                     news.append(event)
                 case Started() | ReasoningDelta() | ExtraDelta():
                     continue  # the client has these events of the first part

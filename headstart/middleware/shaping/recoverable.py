@@ -78,9 +78,9 @@ provider has to read them again; they are about 2,000 tokens."""
 _OTHER_FORMS = frozenset({"functions", "context_management"})
 """Fields with which tools have another form, or with which the provider itself removes messages."""
 _LEAST_REQUESTS = 20
-"""The mode may pause after so many requests with cuts."""
+"""The mode may pause after this many requests with cuts."""
 _PAUSE = 200
-"""The mode pauses for so many requests."""
+"""The mode pauses for this many requests."""
 _OUTPUT_PRICE = 4.0
 """The usual price of an output token, in input tokens."""
 

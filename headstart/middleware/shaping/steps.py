@@ -150,7 +150,7 @@ class RestOfSteps:
 
 
 Send: TypeAlias = "Callable[[RestOfSteps], Awaitable[Reply]]"
-"""Sends a call through the rest of the steps, as often as it takes."""
+"""Sends a call through the rest of the steps. It may send several calls, one after the other."""
 
 
 def is_editable(call: Call) -> bool:

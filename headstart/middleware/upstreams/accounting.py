@@ -129,9 +129,9 @@ _BILLED = (FailureKind.SILENT, FailureKind.TIMEOUT, FailureKind.FILTERED)
 """Failures before the first content for which the provider has worked."""
 
 MOST_TOKENS = 10_000_000
-"""No answer has so many tokens. Larger limits of callers are read as this one."""
+"""No answer has this many tokens. Larger limits of callers are read as this one."""
 LATELY_S = 10.0
-"""After so many seconds without an answer, a rate limit is assumed to last, such as one of a
+"""After this many seconds without an answer, a rate limit is assumed to last, such as one of a
 day."""
 _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO_SUCH_MODEL)
 """Refusals that cost nothing: the reserved tokens are given back, so that other callers can use

@@ -35,8 +35,8 @@ _REPLACED = frozenset(("headers", "extensions"))
 _UNREADABLE = (unreadable("the app's answer cannot be read"),)
 _BROKEN = unreadable("the app raised an error at the end of its answer")
 AT_END_S = 0.1
-"""Time in which an app that raises at the end of its answer does so. Nobody waits for it, but the
-end of a stream whose background tasks take longer."""
+"""The longest wait for an error that an app raises right after its answer. The whole time passes
+only at the end of a stream whose background tasks take longer."""
 
 
 END_S = 2.0

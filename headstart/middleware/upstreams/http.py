@@ -216,7 +216,7 @@ def _news_of(descriptor: int) -> Callable[[], bool]:
 
 
 CROSSED_S = 1.0
-"""A request crossed the end of its connection if this end came within so many seconds."""
+"""A request crossed the end of its connection if this end came within this many seconds."""
 _is_reused: ContextVar[bool] = ContextVar("is_reused")
 """Whether the running request got a connection that had been idle."""
 
@@ -275,14 +275,14 @@ _LIBRARY_REQUEST = aiohttp.ClientSession._request  # noqa: SLF001
 POSTS_ITSELF = aiohttp.__version__.startswith("3.14.") and (
     getattr(_LIBRARY_REQUEST, "__globals__", None) is vars(aiohttp.client)
 )
-"""``_post`` knows the parts of this client library. Otherwise its sessions send all calls."""
+"""Whether ``_post`` knows the installed client library. If not, its sessions send all calls."""
 LINE_BYTES = 32 * 1024
 """An upstream's header lines may be long (policies, traces), but not endless."""
 BUFFER_BYTES = 256 * 1024
 """The bytes of an answer that are read before their reader takes them."""
 _NO_TIMER = TimerNoop()
 _SENT = cast("AbstractStreamWriter", SimpleNamespace(output_size=0))
-"""The writer of a request that is written, as far as its answer asks for it."""
+"""Stands for the writer of a request that was sent whole. The answer reads only this field."""
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _FRAMING = frozenset(("connection", "content-length", "expect", "host", "transfer-encoding"))
 """Headers with which the client library sends a body in another way."""

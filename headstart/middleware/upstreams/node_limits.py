@@ -389,7 +389,7 @@ class StoredLimits(RateLimits):
         return msgspec.msgpack.encode(_shifted(limits.saved(), limits.levels, self._ahead_s))
 
     def _load(self, document: bytes) -> None:
-        """Take over a document. One that is lost, damaged or of another version is written anew."""
+        """Take over a document. A lost or damaged one, or one of another version, is replaced."""
         try:
             saved, levels = _decoder.decode(document)
         except UNDECODABLE:

@@ -326,12 +326,13 @@ _CONTRASTED = stems_of(VOCABULARY["contrasts"].replace("/", " "))
 _CONTRASTED_FOREIGN = stems_of(VOCABULARY["foreign_contrasts"].replace("/", " "))
 
 _OTHERS = FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
-"""Words that change what a prompt asks for, unless the other prompt has the same ones. The last
-ones mean "until"."""
+"""Words that change what a prompt asks for, unless the other prompt has the same words. "Bis"
+and the words after it mean "until"."""
 _BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
-"""These words and those that Vietnamese puts before its question words."""
+"""``_OTHERS``, and the words that Vietnamese puts before its question words."""
 _ADDED = stems_of("again too also more when where who whose")
-"""Words that do so if they are all that one prompt has more: "When can I …?"."""
+"""Words that change what a prompt asks for if one of them is all that the other prompt lacks:
+"Can I …?", "When can I …?"."""
 _MODALS = stem_groups("can could may might would / should ought / must")
 _MANNER = stems_of("how what where which")
 """After these words, different modals ask the same: "How can I pay?", "How should I pay?"."""

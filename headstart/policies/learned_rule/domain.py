@@ -178,7 +178,7 @@ def count_audit(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> D
 
 
 def raise_alarm(state: DomainState) -> DomainState:
-    """Return a state that serves nothing and learns anew.
+    """Return a state that serves nothing and learns from the beginning.
 
     The memory is empty. The model stays, but with a larger variance.
     """
@@ -349,7 +349,7 @@ def load_snapshot(
         raise SnapshotError(
             f"the snapshot was learned by {head.version!r} (format {head.format}), this is "
             f"{version!r} (format {SNAPSHOT_FORMAT}): what was learned does not carry over; "
-            "make the file anew with headstart tune"
+            "make the file again with headstart tune"
         )
     with _decoding():
         envelope = msgspec.msgpack.decode(data, type=_Snapshot)

@@ -99,8 +99,8 @@ class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
         """Return how far to trust the threshold of an error target.
 
         ``seen`` maps the true share of different answers to the share that the judge would find.
-        ``optimistic`` trusts the threshold fully until enough were compared. The trust ends before
-        that if so many differ that it would end even if all others had equal answers.
+        ``optimistic`` trusts the threshold fully until enough were compared. The trust ends
+        earlier if it would end even if all pairs still to be compared had equal answers.
         """
         few, start = self.compared < ENOUGH_COMPARED, Trust.FULL if optimistic else Trust.STRICT
         if few and not self.different:

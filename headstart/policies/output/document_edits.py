@@ -1,6 +1,6 @@
 """Changes of one document: requests for them, search/replace blocks, predictions. Pure.
 
-A document with one mistake does more harm than a document that is generated anew. So in case of
+A document with one mistake does more harm than a document that is generated again. So in case of
 doubt a text does not count as a request for a change, and a block is not applied.
 """
 

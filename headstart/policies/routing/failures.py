@@ -433,7 +433,7 @@ _PROBE_S = 60.0
 """Seconds after which a probe that has not been reported counts as lost, and another one is
 made."""
 _NEXT_LOOK_S = 1.0
-"""While a probe is under way, callers are told to ask again after so many seconds."""
+"""While a probe is under way, callers are told to ask again after this many seconds."""
 _RAMP_S = 10.0
 """Seconds of slow start: the weight rises to 1 from ``_LEAST_WEIGHT``."""
 _LEAST_WEIGHT = 0.1

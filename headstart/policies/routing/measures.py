@@ -312,7 +312,7 @@ ENOUGH = 20
 OUTPUT_TOKENS = 256.0
 """Expected length of an answer while no length is known."""
 _FEW_STREAMS = 8
-"""With so many streams, the times of answers that were not streamed are no longer used."""
+"""From this many streams on, the times of answers that were not streamed are no longer used."""
 _MOST_UNREAD = 64
 _MOST_KEYS = 256
 _MOST_SAVED = 64

@@ -1,4 +1,4 @@
-"""All stores behind one door: real files, and real servers of Redis of each kind."""
+"""Opens every kind of store: real files, and real servers of Redis of each kind."""
 
 from __future__ import annotations
 

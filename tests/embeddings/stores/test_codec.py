@@ -1,4 +1,4 @@
-"""The envelope of stored values: lossless, versioned, and closed to what it does not know."""
+"""The envelope of stored values: lossless and versioned; values of other versions are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a clock is believed that says that entries have expired."""
+"""When a clock that reports entries as expired is believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store lists: all that lives, whether or not it has a vector."""
+"""The entries that a store lists: all that have not expired, with a vector or without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels and documents: what every store promises of them, held against all three."""
+"""Labels and documents: the promises of every store, tested on all three kinds."""
 
 from __future__ import annotations
 

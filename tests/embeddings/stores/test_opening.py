@@ -1,4 +1,4 @@
-"""Which URL makes which store, and what a wrong one says."""
+"""The kind of store that a URL opens, and the message for a wrong URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a server can do: hang, die, forget, evict, be shared and be somebody else's."""
+"""Redis alone: a server that hangs, dies, loses data, evicts, or is shared with another program."""
 
 from __future__ import annotations
 

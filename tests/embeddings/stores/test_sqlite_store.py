@@ -1,4 +1,4 @@
-"""What only the file can do: be bad, be shared, be cut off in the middle of a write."""
+"""SQLite alone: a damaged file, a shared file, a write that is cut off in the middle."""
 
 from __future__ import annotations
 

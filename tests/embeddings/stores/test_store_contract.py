@@ -1,4 +1,4 @@
-"""What every Store promises (``headstart.interfaces.Store``), held against all three."""
+"""The promises of every Store (``headstart.interfaces.Store``), tested on all three kinds."""
 
 from __future__ import annotations
 
