@@ -136,6 +136,13 @@ def is_markup(text: str) -> bool:
     return len(_TAG.findall(text)) >= max(_MIN_TAGS, len(text) * _MIN_TAGS_PER_CHAR)
 
 
+def is_inside_tags(text: str) -> bool:
+    """Return whether half of a text is in tags, with their attributes, as in reports in XML."""
+    if not text.lstrip().startswith("<"):
+        return False
+    return 2 * sum(len(tag[0]) for tag in _TAG.finditer(text)) >= len(text)
+
+
 # --- HTML as text ---------------------------------------------------------------------------------
 
 
