@@ -63,13 +63,13 @@ _PROBLEM_WORD = re.compile(
     # An HTTP status on its own
     + r"|[45](?<=[\s\"|\]].)\d\d(?![^\s\",;|\]])(?! ?[mnuµ]?s\b)"
 )
-_FIELD = r"[\w.-]*[\"']?\s?"
+_FIELD = r"[\w.-]{0,60}[\"']?\s?"
 """The end of the name of a field, after a problem word in it."""
 _NOTHING = r"(?:0+(?:\.0+)?%?|none|null|<?nil>?|no|false|-|\[\]|(?=\"\"|''))[\"']{0,2}"
 _NO_PROBLEM = re.compile(
     rf"{_FIELD}(?:=\s?[\"']?{_NOTHING}(?![^\s,;|)\]}}])"
     # After a colon, only if no sentence follows, as in "error: no such file".
-    rf"|:\s?[\"']?{_NOTHING}(?=[,;|)\]}}]|\s*$|\s+[\w.-]+\s?[=:]))"
+    rf"|:\s?[\"']?{_NOTHING}(?=[,;|)\]}}]|\s*$|\s+[\w.-]{{1,60}}\s?[=:]))"
 )
 """Matches after a problem word in the name of a field that is nought or empty: ``errors: 0``."""
 _NONE_OF = re.compile(
@@ -77,10 +77,10 @@ _NONE_OF = re.compile(
 )
 """Matches at a problem word that is counted as nought: ``9 passed, 0 failed``."""
 _MEASURE = re.compile(
-    rf"(?![\w.-]*(?:code|errno|status)){_FIELD}[=:]\s?[\"']?[-+]?\d[\d.,]*[a-z%µ]{{0,3}}(?![\w.-])"
+    rf"(?![\w.-]{{0,60}}(?:code|errno|status)){_FIELD}[=:]\s?[\"']?[-+]?\d[\d.,]{{0,30}}[a-z%µ]{{0,3}}(?![\w.-])"
 )
 """Matches after a problem word in the name of a field with a number, as in ``fraud_score=0.01``."""
-_CODE = re.compile(r"(?<![\w.-])(?:err(?:or|no)?[\"']?\s?=|(?!timeout)[a-z]*[a-rt-z]\s?:)")
+_CODE = re.compile(r"(?<![\w.-])(?:err(?:or|no)?[\"']?\s?=|(?!timeout)[a-z]{0,30}[a-rt-z]\s?:)")
 """Matches names whose numbers are codes, as in ``error=5`` and ``connect failed: 111``."""
 _STATUS = re.compile(r"[1-5]\d\d")
 _MOST_STATUSES = 40
