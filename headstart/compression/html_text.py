@@ -26,9 +26,15 @@ _HIDDEN = re.compile(r"<(?:!--|(script|style|svg|template|title)\b([^<>]*))", re
 _DATA = re.compile(r"type\s*=\s*[\"']?application/(ld\+)?json\b", re.IGNORECASE)
 _MOST_DATA = 8000
 """The largest number of characters of a script's JSON that is sent; JSON-LD is always sent."""
-_MIN_WORDS = 500
-"""The fewest characters of text in a page with long JSON. With fewer, the page is only the frame of
-a program."""
+_LEAST_SHOWN, _MOST_SHOWN, _SHOWN_SHARE = 500, 5000, 0.1
+"""A page with long data is only the frame of a program if it shows and sends less than this: a
+tenth of the data above ``_MOST_DATA``, but at least and at most so many characters."""
+_BEGINS_DATA = re.compile(r"[=(:]\s*+[\"'`]?\s*+[\[{]\s*+\\?\"")
+"""Matches before JSON in a script of any type."""
+_IN_ATTRIBUTE = re.compile(
+    rf"=\s*+(?:\"\s*+[\[{{][^\"]{{{_MOST_DATA},}}|'\s*+[\[{{][^']{{{_MOST_DATA},}})"
+)
+"""Matches long JSON in an attribute, from which a program makes the page."""
 _FORMULA = re.compile(r"<m(?:sup|sub|frac|sqrt|root|over|under|table)", re.IGNORECASE)
 _MATH = re.compile(r"<math\b(?![^<>]*\salttext\s*=)", re.IGNORECASE)
 _TEMPLATE = re.compile(
@@ -130,6 +136,13 @@ def is_markup(text: str) -> bool:
     return len(_TAG.findall(text)) >= max(_MIN_TAGS, len(text) * _MIN_TAGS_PER_CHAR)
 
 
+def is_inside_tags(text: str) -> bool:
+    """Return whether half of a text is in tags, with their attributes, as in reports in XML."""
+    if not text.lstrip().startswith("<"):
+        return False
+    return 2 * sum(len(tag[0]) for tag in _TAG.finditer(text)) >= len(text)
+
+
 # --- HTML as text ---------------------------------------------------------------------------------
 
 
@@ -137,8 +150,8 @@ class _Visible(NamedTuple):
     html: str
     data: list[str]
     """The JSON in scripts."""
-    large: bool
-    """True if some JSON is too long to be sent."""
+    unsent: int
+    """The length of the longest JSON that is not sent, if it is long."""
     title: str
 
 
@@ -162,7 +175,9 @@ def html_to_text(html: str) -> str | None:
     except AssertionError:  # the parser raises it for text like "<![ "
         return None
     body = _BREAK.sub("\n", reader.text()).strip()
-    if not body or (visible.large and len(body) < _MIN_WORDS):
+    unsent = max([visible.unsent, *map(len, _IN_ATTRIBUTE.findall(visible.html))])
+    least = min(_MOST_SHOWN, max(_LEAST_SHOWN, _SHOWN_SHARE * (unsent - _MOST_DATA)))
+    if not body or (unsent and len(body) + sum(map(len, visible.data)) < least):
         return None
     heading = f"{visible.title}\n" if visible.title else ""
     data = [f"[data: {each}]" for each in dict.fromkeys(visible.data)]
@@ -201,7 +216,7 @@ def _visible(html: str) -> _Visible | None:
     lower = html.lower()
     out: list[str] = []
     data: list[str] = []
-    at, large, title = 0, False, ""
+    at, unsent, title = 0, 0, ""
     while found := _HIDDEN.search(html, at):
         # A comment may stand within a word, as React writes them: ``$<!-- -->5``.
         out.append(html[at : found.start()] + " " * (found[1] is not None))
@@ -224,9 +239,12 @@ def _visible(html: str) -> _Visible | None:
             if kind[1] or len(body) <= _MOST_DATA:
                 data.append(minify(body) or body)
             else:
-                large = True
+                unsent = max(unsent, len(body))
+        elif close == "</script" and len(body) > _MOST_DATA:
+            begin = _BEGINS_DATA.search(body)
+            unsent = max(unsent, len(body) - begin.start() if begin else 0)
         at = end + 1
-    return _Visible("".join([*out, html[at:]]), data, large, title)
+    return _Visible("".join([*out, html[at:]]), data, unsent, title)
 
 
 def _crc(text: str) -> int:

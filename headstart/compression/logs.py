@@ -38,12 +38,12 @@ def _by_letter(words: Iterable[str]) -> str:
     """Return one pattern for all words, grouped by their first letters.
 
     So a search tries only few words at each place. It is ten times as fast as a search that ignores
-    case.
+    case. A word that only looks like another one ("!") ends with an empty group.
     """
     groups: dict[str, list[str]] = {}
-    for word in words:
+    for word in sorted(words, key=lambda word: not word.startswith("!")):
         begins = word.startswith("=")
-        bare = word.removeprefix("=")
+        bare = word.lstrip("=!") + "()" * word.startswith("!")
         if bare.startswith("(?:"):  # one prefix for each alternative
             choices, _, after = bare[3:].partition(")")
             found = [choice + after for choice in choices.split("|")]
@@ -63,6 +63,28 @@ _PROBLEM_WORD = re.compile(
     # An HTTP status on its own
     + r"|[45](?<=[\s\"|\]].)\d\d(?![^\s\",;|\]])(?! ?[mnuµ]?s\b)"
 )
+_FIELD = r"[\w.-]{0,60}[\"']?\s?"
+"""The end of the name of a field, after a problem word in it."""
+_NOTHING = r"(?:0+(?:\.0+)?%?|none|null|<?nil>?|no|false|-|\[\]|(?=\"\"|''))[\"']{0,2}"
+_NO_PROBLEM = re.compile(
+    rf"{_FIELD}(?:=\s?[\"']?{_NOTHING}(?![^\s,;|)\]}}])"
+    # After a colon, only if no sentence follows, as in "error: no such file".
+    rf"|:\s?[\"']?{_NOTHING}(?=[,;|)\]}}]|\s*$|\s+[\w.-]{{1,60}}\s?[=:]))"
+)
+"""Matches after a problem word in the name of a field that is nought or empty: ``errors: 0``."""
+_NONE_OF = re.compile(
+    r"(?<=[,;(|]0 )|(?<=[,;(|] 0 )|(?<=\s0 )(?:errors|warnings|failures|exceptions)\b"
+)
+"""Matches at a problem word that is counted as nought: ``9 passed, 0 failed``."""
+_MEASURE = re.compile(
+    rf"(?![\w.-]{{0,60}}(?:code|errno|status)){_FIELD}[=:]\s?[\"']?[-+]?\d[\d.,]{{0,30}}[a-z%µ]{{0,3}}(?![\w.-])"
+)
+"""Matches after a problem word in the name of a field with a number, as in ``fraud_score=0.01``."""
+_CODE = re.compile(r"(?<![\w.-])(?:err(?:or|no)?[\"']?\s?=|(?!timeout)[a-z]{0,30}[a-rt-z]\s?:)")
+"""Matches names whose numbers are codes, as in ``error=5`` and ``connect failed: 111``."""
+_STATUS = re.compile(r"[1-5]\d\d")
+_MOST_STATUSES = 40
+"""The most different HTTP statuses of a log."""
 _LETTER = re.compile(r"[EWFC](?:(?<=^.)\d{4} |(?<![\w.'-].)(?![\w.'-]|:[\\/]))")
 """A level of one letter: ``[E]``, ``E/Tag``, or ``E1121 16:00`` as in glog."""
 _PRIORITY = re.compile(r"<(\d{1,3})>")
@@ -74,12 +96,37 @@ counts as an error."""
 
 def reports_problem(line: str) -> bool:
     """Return whether a line names an error, a warning or a refusal, by level, word or code."""
-    return (
-        _PROBLEM_WORD.search(line.lower()) is not None
-        or _LETTER.search(line) is not None
+    return _report_of(line) > 0
+
+
+def _report_of(line: str) -> int:
+    """Return how a line reports a problem: 0 for not at all, or the highest of the following.
+
+    ``_BY_STATUS``: by a number that may be an HTTP status. ``_BY_MEASURE``: by a field with a
+    number, such as ``errors=3``. ``_BY_WORD``: by any other word, level or code. A field with
+    nothing in it, such as ``errors: 0``, reports none.
+    """
+    if (
+        _LETTER.search(line) is not None
         or any(int(found[1]) % 8 <= 4 for found in _PRIORITY.finditer(line))
         or (not line.isascii() and _OTHER_SCRIPT.search(line) is not None)
-    )
+    ):
+        return _BY_WORD
+    report, lower = 0, line.lower()
+    for found in _PROBLEM_WORD.finditer(lower):
+        begin, end = found.span()
+        if found.lastindex or _NO_PROBLEM.match(lower, end) or _NONE_OF.match(lower, begin):
+            continue
+        if found[0].isdigit():
+            report = max(report, _BY_STATUS)
+        elif _MEASURE.match(lower, end) and not _CODE.match(lower, begin):
+            report = _BY_MEASURE
+        else:
+            return _BY_WORD
+    return report
+
+
+_BY_STATUS, _BY_MEASURE, _BY_WORD = 1, 2, 3
 
 
 _PREFIX = (
@@ -93,12 +140,14 @@ _PREFIX = (
 _STAMP = re.compile(
     _PREFIX
     # A date alone begins the rows of a statement or a diary.
-    + r"\W{0,2}(?:\d{4}[-/.]\d\d[-/.]\d\d(?=\D{1,4}\d\d\D?\d\d|\W{1,4}[A-Z]{4}|[^\n]{1,40}\d:\d\d)"
+    + r"(?:<\d{1,3}>)?\W{0,2}"
+    r"(?:\d{4}[-/.]\d\d[-/.]\d\d(?=\D{1,4}\d\d\D?\d\d|\W{1,4}[A-Z]{4}|[^\n]{1,40}\d:\d\d)"
     r"|\d{6} \d{6}|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:|\d\d:\d\d:\d\d|\d{10,13}\b"
     r"|\d\d([-/.])\d\d\1(?:\d\d){1,2}[ T]\d\d:\d\d|\d\d[-.]\d\d \d\d:\d\d:"
     r"|\d\d/[A-Z][a-z]{2}/\d{4}:|(?:19|20)\d\d[01]\d[0-3]\d(?:[-T_ ]\d\d:\d\d|T\d{6})"
-    r"|[IWEFC]\d{4} \d\d:\d\d:|\d{1,3}>1? ?(?:\d{4}-|[A-Z][a-z]{2} )|\W{0,8}\d+\.\d{6}\]"
+    r"|[IWEFC]\d{4} \d\d:\d\d:|\d{1,3}>1? ?(?:\d{4}-|[A-Z][a-z]{2} )"
+    r"|\W{0,8}\d+\.\d{6}(?: /[^\]\n]{1,30})?\]"
     r"|\d+[.,]\d{3}s\]"
     r"|(?:time|ts|level|lvl)=\S"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b)"
@@ -248,8 +297,8 @@ def _read(lines: Sequence[str]) -> list[_Form]:
 
 
 def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -> list[bool]:
-    problems = set(filter(reports_problem, set(lines)))
-    trouble = [line in problems for line in lines]
+    reports = {line: _report_of(line) for line in set(lines)}
+    trouble = [reports[line] > 0 for line in lines]
     stays = set(_named(text, lines, query))
     times = _times(lines)
     stays.update(_pauses(range(len(lines)), times, regular=False))
@@ -262,8 +311,10 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
             stays.update(form.numbers)
             continue
         stays.update((form.numbers[0], form.numbers[-1]))
-        stays.update(_lines_with_unusual_values(form, lines[form.numbers[0]]))
-        stays.update(_pauses(form.numbers, times, regular=True))
+        unusual = set(_lines_with_unusual_values(form, lines[form.numbers[0]]))
+        stays.update(unusual, _pauses(form.numbers, times, regular=True))
+        for number in _without_trouble(form, [reports[lines[number]] for number in form.numbers]):
+            trouble[number] &= number in unusual
     stays.update(_around(forms, trouble, lines))
     keep = [False] * len(lines)
     following, head = 0, -_LONGEST_EVENT
@@ -278,6 +329,29 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
     for number, line in enumerate(lines[1:], 1):
         keep[number] |= line[:1].isspace() and keep[number - 1]
     return keep
+
+
+def _without_trouble(form: _Form, reports: Sequence[int]) -> Iterator[int]:
+    """Yield the numbers of the lines that report no problem after all, beside the whole form.
+
+    A field such as ``fraud_score=0.01`` that stands in each line tells nothing. But if it is mostly
+    nought, each other number tells of a problem. A number is no HTTP status if its column has many
+    values and some of them are none.
+    """
+    highest = max(reports)
+    if highest == _BY_MEASURE and 2 * reports.count(highest) > len(reports):
+        yield from form.numbers
+    elif _BY_STATUS in reports:
+        columns = zip(*form.rows, strict=True)
+        values = [set(column) for column in columns]
+        stated = [
+            len(each) <= _MOST_STATUSES or all(map(_STATUS.fullmatch, each)) for each in values
+        ]
+        for number, report, row in zip(form.numbers, reports, form.rows, strict=True):
+            if report == _BY_STATUS and not any(
+                fits and value[0] in "45" for fits, value in zip(stated, row, strict=True)
+            ):
+                yield number
 
 
 # --- values that tell something --------------------------------------------------------------

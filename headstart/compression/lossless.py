@@ -21,6 +21,8 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -166,6 +168,9 @@ _PYTHON_TOKEN = re.compile(
 )
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 _ESCAPE = re.compile(r"\\(?:x..|.)")
+_ESCAPES = {"/": "\\/"} | {sign: f"\\u{ord(sign):04x}" for sign in "<>&='\u2028\u2029"}
+"""Characters of strings that some programs escape, and how they write them."""
+_ESCAPED = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 _STRING_OR_SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 _BEGIN = re.compile(r"^[ \t]*+[\[{]", re.MULTILINE)
 _OBJECTS = re.compile(r"\{[^\n]*\}[ \t\r]*+(?:\n\{[^\n]*\}[ \t\r]*+)++(?=\n(?!\{)|\Z)")
@@ -189,6 +194,8 @@ class Layout(Frozen):
     colon: str = ":"
     ascii: bool = False
     """Characters outside ASCII are escaped."""
+    escaped: str = ""
+    """Characters that are escaped without need, such as ``<`` by Go and ``/`` by PHP."""
     python: bool = False
     """The text is a Python value as ``str`` writes it."""
     lines: bool = False
@@ -240,7 +247,7 @@ def expand(text: str, layout: Layout = COMPACT) -> str:
     if layout.python:
         written = repr(value)
     elif layout.lines or layout.between:
-        one = Layout(comma=layout.comma, colon=layout.colon, ascii=layout.ascii)
+        one = msgspec.structs.replace(layout, indent=None)
         written = (layout.between or "\n").join(_dump(item, one) for item in value)
         written = f"[{written}]" if layout.between else written
     else:
@@ -313,11 +320,13 @@ def _layout_of(text: str, body: str, *, lines: bool = False, python: bool = Fals
     """Return a guess of the layout. The caller checks that it restores the text."""
     start = text.index(body)
     indent = _INDENT.match(body)
+    escapes = set(_ESCAPED.findall(body)) if "\\" in body else set()
     return Layout(
         indent=indent[1] if indent else None,
         comma=", " if not indent and _is_spaced(body, ",") else ",",
         colon=": " if indent or _is_spaced(body, ":") else ":",
         ascii=body.isascii(),
+        escaped="".join(sign for sign, escape in _ESCAPES.items() if escape in escapes),
         python=python,
         lines=lines,
         between="" if lines or python else _row_break(body),
@@ -368,6 +377,8 @@ def _dump(value: Any, layout: Layout) -> str:
         indent=layout.indent,
         separators=(layout.comma, layout.colon),
     )
+    for sign in layout.escaped:
+        text = text.replace(sign, _ESCAPES[sign])
     return _WRITTEN_NUMBER.sub(r"\1", text) if _SIGN in text else text
 
 

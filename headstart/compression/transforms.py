@@ -8,6 +8,7 @@ line.
 
 from __future__ import annotations
 
+import csv
 import re
 import tokenize
 from collections import Counter
@@ -16,7 +17,7 @@ from token import EXACT_TOKEN_TYPES
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression import lossless
-from headstart.compression.html_text import html_to_text, is_html, is_markup
+from headstart.compression.html_text import html_to_text, is_html, is_inside_tags, is_markup
 from headstart.compression.logs import collapse_log, is_log, loses_asked, reports_problem
 from headstart.compression.lossless import Layout, Padding, strip_padding
 from headstart.compression.passages import Passages, has_mark, omission_mark, sentences
@@ -24,6 +25,8 @@ from headstart.compression.selection import TextPurpose, select
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headstart.compression.result import Transform
     from headstart.settings import CompressionMode
     from headstart.types import Memo
@@ -182,7 +185,7 @@ def _without_spare_space(text: str) -> str:
 
 def _is_data(text: str) -> bool:
     """Tell whether the text may be data for a program, in which no sentence may be left out."""
-    return lossless.holds_json(text) or is_markup(text)
+    return lossless.holds_json(text) or is_markup(text) or is_inside_tags(text)
 
 
 _AFTER_END = "\"')]*_\u201d\u2019\xbb\u300d"
@@ -199,13 +202,45 @@ def is_list(text: str) -> bool:
     """Tell whether most lines are neither sentences nor parts of wrapped sentences.
 
     They are settings, records or cells. Each one may be the answer, and a program may read them.
+    The cells of a table may be sentences, too.
     """
+    if _is_table(text):
+        return True
     pieces = [piece for start, end in sentences(text) if (piece := text[start:end].strip())]
     found = sum(
         piece.rstrip(_AFTER_END)[-1:] in _SENTENCE_ENDS or _is_wrapped(piece, after)
         for piece, after in pairwise((*pieces, ""))
     )
     return found < _MIN_PROSE * len(pieces)
+
+
+_MIN_ROWS = 5
+_MIN_EQUAL = 0.8
+"""The least share of the rows of a table that have equally many cells."""
+_CELL_SIGNS = {"\t": 1, "|": 1, ";": 2, "&": 2}
+"""The signs between the cells of a table, and the fewest of them in a row."""
+
+
+def _is_table(text: str) -> bool:
+    """Tell whether the lines are rows with equally many cells, as in CSV, Markdown or LaTeX."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    if len(lines) < _MIN_ROWS:
+        return False
+    for sign, least in _CELL_SIGNS.items():
+        if sign in text and _are_equal([line.count(sign) for line in lines], least):
+            return True
+    try:
+        rows = list(csv.reader(lines))
+    except csv.Error:
+        return False
+    # A space follows a comma in prose.
+    spaced = sum(cell.startswith(" ") for row in rows for cell in row)
+    return 2 * spaced < len(rows) and _are_equal([len(row) - 1 for row in rows], 2)
+
+
+def _are_equal(counts: Sequence[int], least: int) -> bool:
+    ((count, times),) = Counter(counts).most_common(1)
+    return count >= least and times >= _MIN_EQUAL * len(counts) and len(counts) >= _MIN_ROWS
 
 
 def _is_wrapped(line: str, after: str) -> bool:

@@ -230,6 +230,23 @@ def test_a_page_that_is_only_the_frame_of_a_program_is_left_alone() -> None:
     assert "xxx" not in (shown or "xxx")
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        '<script>var recipe = {{"steps": "{steps}"}};</script>',
+        "<script>load({{\"steps\": '{steps}'}})</script>",
+        '<div data-page=\'{{"steps": "{steps}"}}\'></div>',
+        '<main :recipe="{{&quot;steps&quot;: &quot;{steps}&quot;}}"></main>',
+    ],
+)
+def test_a_page_whose_text_is_in_the_data_of_a_program_is_left_alone(data: str) -> None:
+    menu = "<ul>" + "".join(f"<li>Menu {n}</li>" for n in range(90)) + "</ul>"
+    data = data.format(steps="Stir the dough. " * 3000)
+    assert html_to_text(f"<html><body>{menu}{data}</body></html>") is None
+    article = "<p>" + "Words. " * 900 + "</p>"
+    assert html_to_text(f"<html><body>{menu}{article}{data}</body></html>") is not None
+
+
 def test_many_open_elements_cost_no_more_than_they_are_long() -> None:
     deep = "<html><body>" + "<a href='/x'>" * 20_000 + "words" + "</a>" * 20_000
     assert "words" in (html_to_text(deep) or "")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,6 +60,25 @@ def test_numbers_stay_as_they_are_written() -> None:
     short = shorten_json(text)
     assert short is not None
     assert '["Ada",8.50,1.0E-7]' in short.text
+    assert expand(short.text, short.layout) == text
+
+
+@pytest.mark.parametrize(
+    ("signs", "layout"),
+    [
+        ("<>&\u2028", {"ensure_ascii": False, "separators": (",", ":")}),  # Go
+        ("<>&='", {"ensure_ascii": False, "indent": 2}),  # Gson
+        ("/", {}),  # PHP
+    ],
+)
+def test_signs_that_a_program_escapes_are_given_back(signs: str, layout: dict[str, Any]) -> None:
+    rows = [{"owner": f"<b>Ada \\u003c</b> & 'Bo' = \u2028{n}\\/", "price": n} for n in range(9)]
+    text = json.dumps(rows, **layout)
+    for sign in signs:
+        text = text.replace(sign, "\\/" if sign == "/" else f"\\u{ord(sign):04x}")
+    short = shorten_json(text)
+    assert short is not None
+    assert json.loads(short.text)["rows"] == [list(row.values()) for row in rows]
     assert expand(short.text, short.layout) == text
 
 
@@ -122,7 +142,9 @@ def test_shortened_json_is_shorter_and_can_be_restored(value: object, indent: in
         '{"a": 1.50, "b":   2}',
         '[{"~#1.5": 1, "b": 1.50}, {"~#1.5": 2, "b": 1.50}, {"~#1.5": 3, "b": 1.50}]',
         '{"a": -0}',
-        '{"a": "\\/"}',
+        '{"a": "\\/", "b": "/"}',
+        '{"a": "\\u003c", "b": "<"}',
+        '{"a": "\\u003C"}',
         '{ "odd" :1,\n "layout": 2}',
         '{"columns": [], "rows": []}',
         '{"a":1}',

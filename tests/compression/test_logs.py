@@ -380,3 +380,72 @@ def test_rows_of_facts_with_a_time_are_no_log(row: str) -> None:
 @pytest.mark.parametrize("stamp", ["2026-03-01 INFO", "2026.03.01 node 10:00", "2026-03-01T10:00"])
 def test_a_date_with_a_time_or_a_level_begins_a_line_of_a_log(stamp: str) -> None:
     assert is_log("\n".join(f"{stamp} job {n} [mail] was sent to the queue" for n in range(60)))
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd"),
+    [
+        ("order {n} fraud_score=0.{m:02}", "order 177 fraud_score=0.97"),
+        ("order {n} error_count=0", "order 177 error_count=3"),
+        ("order {n} errors: 0, warnings: 0", "order 177 errors: 0, warnings: 1"),
+        ("order {n} failed=false", "order 177 failed=true"),
+        ("order {n} timeout=30s", "order 177 timeout=5s"),
+        ("step {n} val_error=0.{m:02}", "step 177 val_error=7.50"),
+        ("step {n} val_error=0.{m:02}", "step 177 val_error=nan"),
+        ("order {n}: {m} rows, 0 failed", "order 177: 12 rows, 2 failed"),
+        ("installing package {n} of the room", "package 177 is missing"),
+    ],
+)
+def test_a_problem_word_in_each_line_tells_by_its_value(usual: str, odd: str) -> None:
+    lines = [
+        f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO {usual.format(n=n, m=n * 7 % 30)}"
+        for n in range(500)
+    ]
+    lines[177] = f"2026-03-01 10:02:57 INFO {odd}"
+    assert set(lines[174:180]) <= set(_collapsed(lines))
+
+
+def test_each_number_of_a_field_that_is_mostly_nought_is_kept() -> None:
+    lines = [
+        f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO batch {n} errors={n % 9 if n % 3 == 0 else 0}"
+        for n in range(300)
+    ]
+    problems = [line for line in lines if not line.endswith("errors=0")]
+    assert len(problems) == 66
+    assert set(problems) <= set(collapse_log("\n".join(lines), "").split("\n"))
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [
+        "order {n} error=5",
+        "order {n} error_code=5",
+        "order {n} lost",
+        "connection {n} failed: 3 - no way",
+        "connection {n} failed: 111",
+    ],
+)
+def test_words_and_codes_in_each_line_are_problems(usual: str) -> None:
+    lines = [f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO {usual.format(n=n)}" for n in range(300)]
+    assert collapse_log("\n".join(lines), "") == "\n".join(lines)
+
+
+def test_a_count_above_400_is_no_http_status() -> None:
+    lines = [f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO order {n} sent" for n in range(600)]
+    assert len(_collapsed(lines)) < 12
+    statuses = [
+        f'10.0.0.1 - - [12/Dec/2025:10:{n // 60:02}:{n % 60:02} +0000] "GET /" {status} {n}'
+        for n in range(600)
+        for status in [503 if n % 30 == 7 else 200]
+    ]
+    assert set(statuses[7::30]) <= set(_collapsed(statuses))
+
+
+@pytest.mark.parametrize(
+    "stamp", ["<6>[{n:5}.123456] ", "<6>[{n:5}.123456 / 01-01 00:00:07.250][0] "]
+)
+def test_the_log_of_a_kernel_may_begin_with_priorities(stamp: str) -> None:
+    lines = [f"{stamp.format(n=n)}usb {n % 7}: device {n} found" for n in range(300)]
+    assert is_log("\n".join(lines))
+    lines[177] = lines[177].replace("<6>", "<3>")
+    assert lines[177] in _collapsed(lines)

@@ -112,3 +112,35 @@ def test_sentences_end_with_the_stops_of_other_scripts(end: str) -> None:
     words = [f"\u0905\u0906 {n} \u0907\u0908" for n in range(20)]
     assert not is_list("\n".join(f"{each}{end}" for each in words))
     assert is_list("\n".join(words))
+
+
+@pytest.mark.parametrize(
+    ("begin", "between", "end"),
+    [
+        ("", "\t", ""),
+        ('"', '","', '"'),
+        ("| ", " | ", " |"),
+        ("", " & ", " \\\\"),
+        ("", ";", ""),
+    ],
+    ids=["TSV", "CSV", "Markdown", "LaTeX", "semicolons"],
+)
+def test_a_table_stays_whole_if_its_cells_are_sentences(begin: str, between: str, end: str) -> None:
+    rows = [
+        f"{begin}{between.join((f'Lock {n}', STORY, f'Built in {1700 + n}.'))}{end}"
+        for n in range(40)
+    ]
+    text = "Found 40 locks.\n" + "\n".join(rows)
+    for mode in ("balanced", "aggressive"):
+        assert sent(text, mode) == text
+    assert is_list(text)
+    assert not is_list(
+        "\n".join(f"{STORY} It was in {1700 + n}, and then, later." for n in range(9))
+    )
+
+
+def test_a_report_in_xml_with_sentences_in_its_attributes_stays_whole() -> None:
+    errors = "".join(f'  <error id="e{n}" msg="{STORY} {STORY}"/>\n' for n in range(6))
+    report = f'<?xml version="1.0"?>\n<results>\n{errors}</results>\n'
+    for mode in ("balanced", "aggressive"):
+        assert sent(report, mode) == report
