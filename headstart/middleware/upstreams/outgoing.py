@@ -363,6 +363,8 @@ AFTER_END_S = 1.0
 call can use the connection."""
 
 
+_LISTS = frozenset(("anthropic-beta", "openai-beta"))
+"""Headers with lists, in which the caller and the upstream's settings may both name something."""
 _NO_QUIRKS = Quirks()
 _VERSIONED = b"/v1/"
 _ENCODING = b"accept-encoding"
@@ -466,7 +468,6 @@ class RequestWriter:
         """The values of the upstream's own keys."""
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
-        self._own_keys = {n.lower() for n in upstream.headers if is_secret(n.lower().encode())}
         self._has_quirks = upstream.quirks != _NO_QUIRKS
         self._raw_predict = self._main.raw_predict if upstream.quirks.raw_predict else None
         self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
@@ -560,11 +561,14 @@ class RequestWriter:
     ) -> list[tuple[str, str]]:
         """Add the upstream's own headers, and those that its API needs and the client did not send.
 
-        If the caller's key is passed on, the caller has to send the latter, unless ``required``.
+        The own headers take the place of the caller's. If the caller's key is passed on, the caller
+        has to send the headers that the API needs, unless ``required``.
         """
-        if self._own_keys:  # no other key may be sent beside them
-            headers = [pair for pair in headers if pair[0].lower() not in self._own_keys]
-        headers += self._upstream.headers.items()
+        for name, value in self._upstream.headers.items():
+            lower = name.lower()
+            others = [each for known, each in headers if known.lower() == lower]
+            headers = [pair for pair in headers if pair[0].lower() != lower]
+            headers.append((name, ",".join([*others, value]) if lower in _LISTS else value))
         if spoken.required_headers and (required or self._upstream.api_key_env):
             named = {name.lower() for name, _ in headers}
             headers.extend(pair for pair in spoken.required_headers.items() if pair[0] not in named)
