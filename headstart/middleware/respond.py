@@ -437,10 +437,12 @@ def _bound_whole(context: RequestContext, reader: FlightReader) -> None:
 
 
 CUT_OFF = "headstart.cut_off"
-"""The key of a stream's last message if the answer is left without its end. Servers ignore it."""
+"""The key of the last message of an answer that is left without its end. Servers ignore it."""
 CUT_OFF_AFTER_S = 0.2
 """Time from a stream's error event to the end of its connection. Some clients lose the event if
 both come together."""
+UNENDED = {"type": "http.response.body", "body": b"", "more_body": True, CUT_OFF: True}
+"""The last message of another answer that is left without its end."""
 _BREAKING_SERVERS = {
     "anycorn": "1",
     "granian": "12",
@@ -455,7 +457,7 @@ the versions of HTTP for which they do. Other servers leave their clients waitin
 hypercorn over HTTP/2), and httpx's transport for apps fails."""
 
 
-def _server_breaks_off(scope: Scope) -> bool:
+def server_breaks_off(scope: Scope) -> bool:
     """Tell whether the server breaks off an answer that the app leaves without its end.
 
     ASGI leaves this to the server, and does not name the server. Its functions run this code.
@@ -482,7 +484,7 @@ def _last_message(context: RequestContext, error: HeadstartError, dialect: Diale
     if isinstance(error, UpstreamRefused) and error.event:
         return {**message, "body": error.event}
     message["body"] = dialect.error_frame(error, context.id)
-    if _server_breaks_off(context.scope):
+    if server_breaks_off(context.scope):
         context.cut_off = message["more_body"] = message[CUT_OFF] = True
     return message
 

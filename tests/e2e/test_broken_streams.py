@@ -17,6 +17,7 @@ from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Cut
 from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.settings import Settings, UpstreamSettings
+from support.raw_upstream import RawUpstream, raw_upstream
 from support.serving import serving, serving_in_thread
 from support.simulated import chat, exchange, simulated
 
@@ -77,6 +78,23 @@ async def test_a_stream_that_breaks_off_breaks_off_after_the_error_event(
     lines = [record.getMessage() for record in records if record.levelno >= logging.ERROR]
     own = ["ASGI callable returned without completing response."]
     assert lines == ([] if http is BoundedHeadProtocol else own), "no traceback"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("http", ["h11", "httptools", BoundedHeadProtocol])
+async def test_a_relayed_answer_that_breaks_off_breaks_off_without_a_traceback(http: Any) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: 900\r\n\r\n"
+    async with (
+        raw_upstream(RawUpstream(head + b"half", breaks_off=True)) as provider,
+        serving(gateway_before(provider), http=http, log_level="error") as url,
+    ):
+        with uvicorn_log() as records:
+            path = "/v1/audio/speech"
+            answer = await exchange(url, {"model": "m", "input": "Hi"}, HEADERS, path)
+    assert (answer.status, answer.body, answer.ended) == (200, b"half", "eof")
+    assert [record.exc_info for record in records if record.levelno >= logging.ERROR] == [None] * (
+        http is not BoundedHeadProtocol
+    )
 
 
 @pytest.mark.anyio
