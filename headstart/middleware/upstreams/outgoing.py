@@ -82,14 +82,7 @@ HOP_BY_HOP = frozenset(
 _NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OWN_PREFIX = b"x-headstart-"
 _NEUTRAL = frozenset(
-    (
-        b"accept-language",
-        b"baggage",
-        b"traceparent",
-        b"tracestate",
-        b"user-agent",
-        b"x-request-id",
-    )
+    b"accept-language baggage traceparent tracestate user-agent x-request-id".split()
 )
 
 
@@ -363,8 +356,7 @@ AFTER_END_S = 1.0
 call can use the connection."""
 
 
-_LISTS = frozenset(("anthropic-beta", "openai-beta"))
-"""Headers with lists, in which the caller and the upstream's settings may both name something."""
+_LISTS = ("anthropic-beta", "openai-beta")  # the caller and the settings may both name something
 _NO_QUIRKS = Quirks()
 _VERSIONED = b"/v1/"
 _ENCODING = b"accept-encoding"
@@ -559,16 +551,15 @@ class RequestWriter:
     def _complete(
         self, headers: list[tuple[str, str]], spoken: UpstreamDialect, *, required: bool = False
     ) -> list[tuple[str, str]]:
-        """Add the upstream's own headers, and those that its API needs and the client did not send.
+        """Add the upstream's own headers in place of the caller's, and those that its API needs.
 
-        The own headers take the place of the caller's. If the caller's key is passed on, the caller
-        has to send the headers that the API needs, unless ``required``.
+        If the caller's key is passed on, the caller has to send the latter, unless ``required``.
         """
         for name, value in self._upstream.headers.items():
-            lower = name.lower()
-            others = [each for known, each in headers if known.lower() == lower]
-            headers = [pair for pair in headers if pair[0].lower() != lower]
-            headers.append((name, ",".join([*others, value]) if lower in _LISTS else value))
+            known = [each for each in headers if each[0].lower() == name.lower()]
+            listed = [each for _, each in known] if name.lower() in _LISTS else []
+            headers = [each for each in headers if each not in known]
+            headers.append((name, ",".join([*listed, value])))
         if spoken.required_headers and (required or self._upstream.api_key_env):
             named = {name.lower() for name, _ in headers}
             headers.extend(pair for pair in spoken.required_headers.items() if pair[0] not in named)
