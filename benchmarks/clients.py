@@ -10,14 +10,18 @@
         cerebras-cloud-sdk fireworks-ai livekit-plugins-openai pipecat-ai[openai] \
         fast-agent-mcp langextract[openai] langchain-groq langchain-google-genai \
         langchain-mistralai azure-ai-inference camel-ai langroid kani[openai] ell-ai[sqlite] \
-        chromadb voyageai google-generativeai
+        chromadb voyageai google-generativeai huggingface_hub zai-sdk volcengine-python-sdk \
+        langchain-deepseek langchain-xai langchain-together langchain-fireworks \
+        langchain-nvidia-ai-endpoints
     npm install --prefix MODULES openai @openai/agents ai @ai-sdk/openai @ai-sdk/anthropic \
         @anthropic-ai/sdk @google/genai @openai/codex @anthropic-ai/claude-code opencode-ai \
         @qwen-code/qwen-code @continuedev/cli @langchain/core @langchain/openai \
         @langchain/anthropic @mastra/core llamaindex @llamaindex/openai groq-sdk together-ai \
         @openrouter/sdk @strands-agents/sdk @ax-llm/ax @tanstack/ai @tanstack/ai-openai \
         @voltagent/core multi-llm-ts xsai @google/generative-ai @langchain/groq \
-        @langchain/mistralai @langchain/google-genai token.js openai-edge
+        @langchain/mistralai @langchain/google-genai token.js openai-edge llmist modelfusion \
+        @themaximalist/llm.js effect @effect/ai @effect/ai-openai @effect/platform \
+        @effect/experimental @effect/rpc
     python -m benchmarks.clients --python CLIENTS/bin/python --modules MODULES [--only NAME]
 
 Each client is a program of its own, in an environment apart from Headstart's. It knows the address

@@ -649,8 +649,8 @@ class UpstreamSettings(Section):
     """Whether a cancelled call stops costing money. None: the preset decides; for your own server
     or a free one it is true; if it is [not known](providers.md#presets), it counts as false."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    """Headers to add; Headstart never shows their values. If one is a key, no other header of its
-    name is sent."""
+    """Headers to send; each takes the place of the caller's header of this name, but
+    `anthropic-beta` and `openai-beta` add to the caller's. Headstart never shows their values."""
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
     """Fields to add to every request body, such as `{ service_tier = "flex" }`."""
     drops: tuple[str, ...] = ()

@@ -471,7 +471,10 @@ class ChatDecoder(JSONDecoder):
         if index not in self._calls:
             self._calls[index] = _ToolCalls(whole=self._begun[index])
         calls = self._calls[index]
-        events += [_read_call(call, index, calls) for call in _list(delta.get("tool_calls"))]
+        told = delta.get("tool_calls")
+        if type(told) is dict and "function" in told:  # TGI up to 3.0 streams one call, unwrapped
+            told = [told]
+        events += [_read_call(call, index, calls) for call in _list(told)]
         if delta.get("function_call"):
             events.append(_read_function_call(delta["function_call"], index, calls))
 

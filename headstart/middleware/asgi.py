@@ -399,7 +399,8 @@ async def _own_lifespan(receive: Receive, send: Send, asked: str = "") -> None:
 
 _NO_PATH = (
     "no such path: the base URL of OpenAI's clients ends in /v1, and that of Anthropic's and "
-    "Google's clients does not"
+    "Google's clients does not. The native paths of other APIs and servers (such as /generate, "
+    "/completion, /v2/models/...) are not served: take a client of OpenAI for their models"
 )
 _NO_COHERE_PATH = (
     "no such path: of the paths of Cohere's clients only /v2/rerank is served. Chat with Cohere's "
@@ -411,8 +412,10 @@ _NO_OLLAMA_PATH = (
 )
 """In Ollama's form, because its clients show nothing of an error that is an object."""
 _OLLAMA_PATHS = frozenset(
-    b"/api/" + name for name in (b"chat", b"embed", b"embeddings", b"generate", b"show", b"tags")
+    b"/api/" + name
+    for name in b"chat embed embeddings generate show tags version ps pull create".split()
 )
+_COHERE_PATHS = frozenset((b"/v2/chat", b"/v2/embed"))
 _VERSION_TWICE = b"/v1/v1/"
 """The beginning of a path if both the base URL and the client add the version."""
 
@@ -428,7 +431,7 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     path = raw_path(scope)
     if path in _OLLAMA_PATHS:
         return await _answer_body(send, 404, _NO_OLLAMA_PATH)
-    if path.startswith(b"/v2/"):
+    if path in _COHERE_PATHS:
         # In Cohere's form: of another one the AI SDK's Cohere provider shows nothing.
         return await _answer_body(send, 404, msgspec.json.encode({"message": _NO_COHERE_PATH}))
     await answer_json(send, 404, "not_found", _NO_PATH)

@@ -20,7 +20,6 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from headstart.errors import RequestError, UpstreamError
-from headstart.middleware.respond import CUT_OFF
 from headstart.observe import logger
 from headstart.policies.callers import NamesMemo
 
@@ -296,11 +295,6 @@ def websocket_protocol(**options: Any) -> asyncio.Protocol:
     return QuietWebSocket(**options)
 
 
-CUT_OFF_AFTER_S = 0.2
-"""Time from a stream's error event to the end of its connection. Some clients lose the event if
-both come together."""
-
-
 async def _break_off_quietly(
     cycle: RequestResponseCycle,
     app: ASGI3Application,
@@ -319,6 +313,8 @@ async def _break_off_quietly(
         send = partial(_send, cycle, send)
     try:
         await app(scope, receive, send)
+        if cycle.response_started and not cycle.response_complete:
+            _end_without_answer(cycle)
     except (RequestError, UpstreamError) as error:
         if not cycle.response_started:
             raise
@@ -333,11 +329,7 @@ async def _break_off_quietly(
 async def _send(
     cycle: RequestResponseCycle, send: ASGISendCallable, message: ASGISendEvent
 ) -> None:
-    if CUT_OFF in message:
-        await send({**message, "more_body": True})  # type: ignore[arg-type]
-        cycle.disconnected = True  # the server then expects no end of the answer
-        asyncio.get_running_loop().call_later(CUT_OFF_AFTER_S, cycle.transport.close)
-    elif cycle.response_started or not _begin_answer(cycle, message):
+    if cycle.response_started or not _begin_answer(cycle, message):
         await send(message)
 
 

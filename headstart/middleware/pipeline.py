@@ -47,7 +47,14 @@ from headstart.middleware.pump import PumpedCall, calls_tools
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.record import AnswerLog
 from headstart.middleware.request_context import KeptCall, KeptCalls, RequestContext
-from headstart.middleware.respond import NotForOthers, end_app, end_left, leave_to_retry, send_error
+from headstart.middleware.respond import (
+    CUT_OFF_AFTER_S,
+    NotForOthers,
+    end_app,
+    end_left,
+    leave_to_retry,
+    send_error,
+)
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.shaping.steps import limited_body
 from headstart.middleware.shared_flights import LeaseClaim
@@ -195,7 +202,7 @@ class Engine:
         """Starts work that the engine owns."""
         return self.supervisor.spawn
 
-    async def handle(  # noqa: PLR0912 - a branch for each way in which a request ends
+    async def handle(  # noqa: C901, PLR0912 - a branch for each way in which a request ends
         self,
         endpoint: MatchedEndpoint,
         path: bytes,
@@ -245,6 +252,8 @@ class Engine:
                 self.supervisor.spawn(self._book_later, context)
         if context.app_call is not None:
             await context.app_call.ended()
+        if context.cut_off:
+            await asyncio.sleep(CUT_OFF_AFTER_S)
 
     async def _book_later(self, context: RequestContext) -> None:
         try:

@@ -57,11 +57,13 @@ from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import (
     NO_STORE,
     STREAM_HEADERS,
+    UNENDED,
     allowed_headers,
     error_response,
     json_headers,
     response_start,
     send_whole,
+    server_breaks_off,
 )
 from headstart.middleware.router import NO_ROUTE, ModelLists, Router, chat_path, model_in
 from headstart.observe import Observer, Served
@@ -162,8 +164,8 @@ class Relay:
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request with the upstream's answer, or with an error of our own.
 
-        Raises the error if an answer breaks off after its beginning. The server then breaks off the
-        client's answer, too.
+        If an answer breaks off after its beginning, the server breaks off the client's answer, too.
+        Raises the error for servers that would not do so otherwise.
         """
         relayed = _RelayedRequest(self.new_id(), scope, send)
         try:
@@ -174,6 +176,8 @@ class Relay:
         except (RequestError, UpstreamError) as error:
             relayed.error = booked_code(error)
             if relayed.status:
+                if server_breaks_off(scope):
+                    return await send({**UNENDED})
                 raise
             if isinstance(error, RequestTooLarge):
                 relayed.refuse(receive)

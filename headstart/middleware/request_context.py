@@ -168,6 +168,8 @@ class RequestContext:
     delivered: bool = False
     """The client has the whole answer, so it may leave."""
     error: str | None = None
+    cut_off: bool = False
+    """Its answer has no end, because the provider's stream broke off."""
     held_out: Entry | None = None
     not_stored: str | None = None
     """The reason why the answer is not stored."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import math
 import time
 from collections import OrderedDict
@@ -436,21 +437,56 @@ def _bound_whole(context: RequestContext, reader: FlightReader) -> None:
 
 
 CUT_OFF = "headstart.cut_off"
-"""The key of a stream's last message if the stream broke off.
+"""The key of the last message of an answer that is left without its end. Servers ignore it."""
+CUT_OFF_AFTER_S = 0.2
+"""Time from a stream's error event to the end of its connection. Some clients lose the event if
+both come together."""
+UNENDED = {"type": "http.response.body", "body": b"", "more_body": True, CUT_OFF: True}
+"""The last message of another answer that is left without its end."""
+_BREAKING_SERVERS = {
+    "anycorn": "1",
+    "granian": "12",
+    "gunicorn": "1",
+    "httpx": "",
+    "httpx2": "",
+    "hypercorn": "1",
+    "uvicorn": "1",
+}
+"""Servers that break off an answer without an end at once, with at most one line in the log, and
+the versions of HTTP for which they do. Other servers leave their clients waiting (daphne, pyvoy;
+hypercorn over HTTP/2), and httpx's transport for apps fails."""
 
-Some clients overlook the error event, and would take the answer for whole. So the sidecar's server
-closes the connection without the end of the body. Other servers ignore the key.
-"""
+
+def server_breaks_off(scope: Scope) -> bool:
+    """Tell whether the server breaks off an answer that the app leaves without its end.
+
+    ASGI leaves this to the server, and does not name the server. Its functions run this code.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        versions = _BREAKING_SERVERS.get(package)
+        if versions is not None:
+            return scope.get("http_version", "1.1")[0] in versions
+        frame = frame.f_back
+    return False
 
 
 def _last_message(context: RequestContext, error: HeadstartError, dialect: Dialect) -> Message:
-    """Note that a stream broke off, and return its last event: the provider's own, if any."""
+    """Note that a stream broke off, and return its last event: the provider's own, if any.
+
+    Some clients overlook our event, and would take the answer for whole. So the answer has no end
+    if the server then breaks it off.
+    """
     context.error = booked_code(error)
     error.forget_frames()
     message = {"type": "http.response.body", "more_body": False}
     if isinstance(error, UpstreamRefused) and error.event:
         return {**message, "body": error.event}
-    return {**message, "body": dialect.error_frame(error, context.id), CUT_OFF: True}
+    message["body"] = dialect.error_frame(error, context.id)
+    if server_breaks_off(context.scope):
+        context.cut_off = message["more_body"] = message[CUT_OFF] = True
+    return message
 
 
 def _heartbeat(context: RequestContext) -> bytes | None:

@@ -107,6 +107,27 @@ async def test_an_upstreams_own_key_travels_as_the_api_wants_it(
     assert versions == [[b"2026-10-21"], [b"2023-06-01"]]
 
 
+@pytest.mark.parametrize("path", [MESSAGES, "/v1/messages/batches"], ids=["a call", "relayed"])
+async def test_headers_of_the_settings_take_the_place_of_the_callers(path: str) -> None:
+    """Two headers of one name would reach the provider. Lists of betas are joined instead."""
+    own = {"X-Team": "ours", "user-agent": "gateway", "Anthropic-Beta": "fast-mode"}
+    async with proxied(ScriptedMessages(), provider={**ANTHROPIC, "headers": own}) as proxy:
+        theirs = {"x-team": "theirs", "anthropic-beta": "context-1m", "x-other": "1"}
+        body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+        asked = {"authorization": "Bearer k", **theirs}
+        async with proxy.session.post(proxy.url + path, json=body, headers=asked):
+            pass
+        [call] = proxy.upstream.calls
+        names = (b"x-team", b"user-agent", b"anthropic-beta", b"x-other")
+        sent = [(n.lower(), v) for n, v in call.headers if n.lower() in names]
+    assert sorted(sent) == [
+        (b"anthropic-beta", b"context-1m,fast-mode"),
+        (b"user-agent", b"gateway"),
+        (b"x-other", b"1"),
+        (b"x-team", b"ours"),
+    ]
+
+
 def agent(name: str, value: str, **more: str) -> dict[str, Any]:
     """Return the metadata in which a coding agent names its user."""
     return {"metadata": {"user_id": json.dumps({name: value, **more})}}

@@ -182,6 +182,19 @@ def test_tool_call_arrives_in_fragments() -> None:
     ]
 
 
+def test_a_tool_call_that_is_in_no_array_is_read() -> None:
+    """Text Generation Inference up to 3.0 streams its one call like this."""
+    named, rest = {"name": "f", "arguments": "{"}, {"name": None, "arguments": "}"}
+    call = {"index": 0, "id": "", "type": "function"}
+    assert decode(
+        chunk({"tool_calls": {**call, "function": named}}),
+        chunk({"tool_calls": {**call, "function": rest}}),
+    ) == [
+        ToolCallDelta(index=0, name="f", arguments="{"),
+        ToolCallDelta(index=0, arguments="}"),
+    ]
+
+
 NUMBERINGS = {
     "from one": (1, 2, 1),
     "all zero, told apart by id": (0, 0, 0),

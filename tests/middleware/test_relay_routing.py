@@ -78,13 +78,20 @@ async def test_an_error_about_the_request_is_the_answer(answer: bytes) -> None:
     assert second.requests == []
 
 
-@pytest.mark.parametrize("path", ["/v1/v1/messages", "/v1/v1/chat/completions", "/messages"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/v1/messages", "/v1/v1/chat/completions", "/messages",
+        "/completion", "/generate", "/v2/models/m/generate", "/model/m/converse",
+    ],
+)  # fmt: skip
 async def test_a_wrong_base_url_is_told(path: str) -> None:
     first, second = RawUpstream(ANSWER), RawUpstream(ANSWER)
     async with relay_to(first, second) as gate:
         status, _, body = await gate.ask(path)
     assert status == 404
     assert b"no such path: the base URL of OpenAI's clients ends in /v1" in body
+    assert b"/v2/models/...) are not served: take a client of OpenAI" in body
     assert first.requests == second.requests == []
 
 
@@ -98,7 +105,8 @@ async def test_clients_of_cohere_are_told_in_their_form_what_there_is(path: str)
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("POST", "/api/chat"), ("POST", "/api/embed"), ("GET", "/api/tags")]
+    ("method", "path"),
+    [("POST", "/api/chat"), ("POST", "/api/embed"), ("GET", "/api/tags"), ("GET", "/api/version")],
 )
 async def test_clients_of_ollama_are_told_in_their_form_what_to_take(
     method: str, path: str

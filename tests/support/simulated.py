@@ -105,7 +105,7 @@ async def exchange(
 
 
 def _is_chunked(head: bytes) -> bool:
-    return b"transfer-encoding: chunked" in head
+    return b"transfer-encoding: chunked" in head.lower()
 
 
 def _is_whole(received: bytes) -> bool:

@@ -82,14 +82,7 @@ HOP_BY_HOP = frozenset(
 _NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OWN_PREFIX = b"x-headstart-"
 _NEUTRAL = frozenset(
-    (
-        b"accept-language",
-        b"baggage",
-        b"traceparent",
-        b"tracestate",
-        b"user-agent",
-        b"x-request-id",
-    )
+    b"accept-language baggage traceparent tracestate user-agent x-request-id".split()
 )
 
 
@@ -363,6 +356,7 @@ AFTER_END_S = 1.0
 call can use the connection."""
 
 
+_LISTS = ("anthropic-beta", "openai-beta")  # the caller and the settings may both name something
 _NO_QUIRKS = Quirks()
 _VERSIONED = b"/v1/"
 _ENCODING = b"accept-encoding"
@@ -466,7 +460,6 @@ class RequestWriter:
         """The values of the upstream's own keys."""
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
-        self._own_keys = {n.lower() for n in upstream.headers if is_secret(n.lower().encode())}
         self._has_quirks = upstream.quirks != _NO_QUIRKS
         self._raw_predict = self._main.raw_predict if upstream.quirks.raw_predict else None
         self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
@@ -558,13 +551,15 @@ class RequestWriter:
     def _complete(
         self, headers: list[tuple[str, str]], spoken: UpstreamDialect, *, required: bool = False
     ) -> list[tuple[str, str]]:
-        """Add the upstream's own headers, and those that its API needs and the client did not send.
+        """Add the upstream's own headers in place of the caller's, and those that its API needs.
 
         If the caller's key is passed on, the caller has to send the latter, unless ``required``.
         """
-        if self._own_keys:  # no other key may be sent beside them
-            headers = [pair for pair in headers if pair[0].lower() not in self._own_keys]
-        headers += self._upstream.headers.items()
+        for name, value in self._upstream.headers.items():
+            known = [each for each in headers if each[0].lower() == name.lower()]
+            listed = [each for _, each in known] if name.lower() in _LISTS else []
+            headers = [each for each in headers if each not in known]
+            headers.append((name, ",".join([*listed, value])))
         if spoken.required_headers and (required or self._upstream.api_key_env):
             named = {name.lower() for name, _ in headers}
             headers.extend(pair for pair in spoken.required_headers.items() if pair[0] not in named)
