@@ -65,17 +65,27 @@ _PROBLEM_WORD = re.compile(
 )
 _FIELD = r"[\w.-]{0,60}[\"']?\s?"
 """The end of the name of a field, after a problem word in it."""
-_NOTHING = r"(?:0+(?:\.0+)?%?|none|null|<?nil>?|no|false|-|\[\]|(?=\"\"|''))[\"']{0,2}"
+_NOUGHT = r"(?:(?:0x)?0+(?:\.0+)?%?|null|<nil>|false|-|\[\])"
+_NO_WORD = r"(?:none|nil|no)"
+_QUOTED = "|".join(f"{sign}(?:{_NOUGHT}|{_NO_WORD})?{sign}" for sign in "\"'")
+_ENDS = r"(?=[,;|)\]}]|\s*$)"
+_ENDS_OR_FIELD = r"(?=[,;|)\]}]|\s*$|\s+[\w.-]{1,60}\s?[=:])"
 _NO_PROBLEM = re.compile(
-    rf"{_FIELD}(?:=\s?[\"']?{_NOTHING}(?![^\s,;|)\]}}])"
-    # After a colon, only if no sentence follows, as in "error: no such file".
-    rf"|:\s?[\"']?{_NOTHING}(?=[,;|)\]}}]|\s*$|\s+[\w.-]{{1,60}}\s?[=:]))"
+    rf"{_FIELD}(?:=\s?(?:(?:{_NOUGHT}|{_QUOTED})(?![^\s,;|)\]}}])|{_NO_WORD}{_ENDS_OR_FIELD})"
+    # After a colon a sentence may follow, as in "error: no such file".
+    rf"|:\s?(?:(?:{_NOUGHT}|none|nil|{_QUOTED}){_ENDS_OR_FIELD}|no{_ENDS}))"
 )
 """Matches after a problem word in the name of a field that is nought or empty: ``errors: 0``."""
-_NONE_OF = re.compile(
-    r"(?<=[,;(|]0 )|(?<=[,;(|] 0 )|(?<=\s0 )(?:errors|warnings|failures|exceptions)\b"
+_RAISED = re.compile(
+    r"\b(?:(?:[A-Z][\w.]{0,80})?(?:Error|Exception): |(?:ERROR|WARN|WARNING|FATAL|SEVERE): [^\d\s])"
 )
-"""Matches at a problem word that is counted as nought: ``9 passed, 0 failed``."""
+"""Matches an exception or a level, whose message may be empty: ``KeyError: 0``, ``ERROR: null``."""
+_NONE_OF = re.compile(
+    r"(?:(?<=[,;(|]0 )|(?<=[,;(|] 0 )|(?<=\s0 )(?=(?:errors|warnings|failures|exceptions)\b))"
+    r"(?![\w.-]{1,60}[\"']?\s?[=:])"
+)
+"""Matches at a problem word that is counted as nought: ``9 passed, 0 failed``. The nought of
+``CPU 0 errors: 5`` counts nothing."""
 _MEASURE = re.compile(
     rf"(?![\w.-]{{0,60}}(?:code|errno|status)){_FIELD}[=:]\s?[\"']?[-+]?\d[\d.,]{{0,30}}[a-z%µ]{{0,3}}(?![\w.-])"
 )
@@ -112,18 +122,24 @@ def _report_of(line: str) -> int:
         or (not line.isascii() and _OTHER_SCRIPT.search(line) is not None)
     ):
         return _BY_WORD
-    report, lower = 0, line.lower()
+    report, nothing, lower = 0, False, line.lower()
     for found in _PROBLEM_WORD.finditer(lower):
         begin, end = found.span()
-        if found.lastindex or _NO_PROBLEM.match(lower, end) or _NONE_OF.match(lower, begin):
+        if found.lastindex:
             continue
         if found[0].isdigit():
             report = max(report, _BY_STATUS)
+        elif found[0][-1].isdigit():  # the value is in the match, as in "exit code 1"
+            return _BY_WORD
+        elif _NO_PROBLEM.match(lower, end):
+            nothing = True
+        elif _NONE_OF.match(lower, begin):
+            continue
         elif _MEASURE.match(lower, end) and not _CODE.match(lower, begin):
             report = _BY_MEASURE
         else:
             return _BY_WORD
-    return report
+    return _BY_WORD if nothing and _RAISED.search(line) else report
 
 
 _BY_STATUS, _BY_MEASURE, _BY_WORD = 1, 2, 3
@@ -340,7 +356,10 @@ def _without_trouble(form: _Form, reports: Sequence[int]) -> Iterator[int]:
     """
     highest = max(reports)
     if highest == _BY_MEASURE and 2 * reports.count(highest) > len(reports):
-        yield from form.numbers
+        told = _columns_of_problems(form)
+        for number, row in zip(form.numbers, form.rows, strict=True):
+            if all(_ZERO.fullmatch(row[place]) for place in told):
+                yield number
     elif _BY_STATUS in reports:
         columns = zip(*form.rows, strict=True)
         values = [set(column) for column in columns]
@@ -352,6 +371,23 @@ def _without_trouble(form: _Form, reports: Sequence[int]) -> Iterator[int]:
                 fits and value[0] in "45" for fits, value in zip(stated, row, strict=True)
             ):
                 yield number
+
+
+def _columns_of_problems(form: _Form) -> list[int]:
+    """Return the places of the values that are mostly nought, in fields with a problem word."""
+    return [
+        place
+        for place, column in enumerate(zip(*form.rows, strict=True))
+        if (name := _NAME.search(form.mask[place][-_LONGEST_NAME:].lower())) is not None
+        and any(found.lastindex is None for found in _PROBLEM_WORD.finditer(name[0]))
+        and 2 * sum(_ZERO.fullmatch(value) is not None for value in column) > len(column)
+    ]
+
+
+_LONGEST_NAME = 80
+"""The most characters before a value that are searched for the name of its field."""
+_NAME = re.compile(r"[\w.-]+[\"']?\s?[=:]\s?[\"']?$")
+_ZERO = re.compile(r"0+(?:\.0+)?[a-z%\xb5]{0,3}")
 
 
 # --- values that tell something --------------------------------------------------------------
