@@ -350,16 +350,14 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
 def _without_trouble(form: _Form, reports: Sequence[int]) -> Iterator[int]:
     """Yield the numbers of the lines that report no problem after all, beside the whole form.
 
-    A field such as ``fraud_score=0.01`` that stands in each line tells nothing. But if it is mostly
-    nought, each other number tells of a problem. A number is no HTTP status if its column has many
-    values and some of them are none.
+    A field such as ``fraud_score=0.01`` that stands in each line tells nothing, except in
+    ``_telling_places``. A number is no HTTP status if its column has many values and some of them
+    are none.
     """
     highest = max(reports)
     if highest == _BY_MEASURE and 2 * reports.count(highest) > len(reports):
-        told = _columns_of_problems(form)
-        for number, row in zip(form.numbers, form.rows, strict=True):
-            if all(_ZERO.fullmatch(row[place]) for place in told):
-                yield number
+        telling = set(_telling_places(form))
+        yield from (number for place, number in enumerate(form.numbers) if place not in telling)
     elif _BY_STATUS in reports:
         columns = zip(*form.rows, strict=True)
         values = [set(column) for column in columns]
@@ -373,15 +371,21 @@ def _without_trouble(form: _Form, reports: Sequence[int]) -> Iterator[int]:
                 yield number
 
 
-def _columns_of_problems(form: _Form) -> list[int]:
-    """Return the places of the values that are mostly nought, in fields with a problem word."""
-    return [
-        place
-        for place, column in enumerate(zip(*form.rows, strict=True))
-        if (name := _NAME.search(form.mask[place][-_LONGEST_NAME:].lower())) is not None
-        and any(found.lastindex is None for found in _PROBLEM_WORD.finditer(name[0]))
-        and 2 * sum(_ZERO.fullmatch(value) is not None for value in column) > len(column)
-    ]
+def _telling_places(form: _Form) -> Iterator[int]:
+    """Yield the places of the lines in which the number of a field with a problem word tells more.
+
+    If it is mostly nought, each other number does. If it seldom changes, each change does.
+    """
+    for mask, column in zip(form.mask, zip(*form.rows, strict=True), strict=False):
+        name = _NAME.search(mask[-_LONGEST_NAME:].lower())
+        if name is None or all(found.lastindex for found in _PROBLEM_WORD.finditer(name[0])):
+            continue
+        others = [place for place, value in enumerate(column) if not _ZERO.fullmatch(value)]
+        changes = [at for at, (old, new) in enumerate(pairwise(column), 1) if old != new]
+        if 2 * len(others) < len(column):
+            yield from others
+        elif len(changes) <= _FEW:
+            yield from changes
 
 
 _LONGEST_NAME = 80

@@ -417,6 +417,16 @@ def test_each_number_of_a_field_that_is_mostly_nought_is_kept(beside: str) -> No
     assert set(problems) <= set(collapse_log("\n".join(lines), "").split("\n"))
 
 
+def test_each_change_of_a_sum_of_problems_is_kept() -> None:
+    lines = [
+        f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO batch {n} errors_total={17 + n // 70}"
+        for n in range(300)
+    ]
+    kept = set(_collapsed(lines))
+    assert {lines[at] for at in (70, 140, 210, 280)} <= kept
+    assert len(kept) < 60
+
+
 @pytest.mark.parametrize(
     "usual",
     [
