@@ -29,8 +29,14 @@ _MOST_DATA = 8000
 _LEAST_SHOWN, _MOST_SHOWN, _SHOWN_SHARE = 500, 5000, 0.1
 """A page with long data is only the frame of a program if it shows and sends less than this: a
 tenth of the data above ``_MOST_DATA``, but at least and at most so many characters."""
-_BEGINS_DATA = re.compile(r"[=(:]\s*+[\"'`]?\s*+[\[{]\s*+\\?\"")
-"""Matches before JSON in a script of any type."""
+_IN_SCRIPT = re.compile(
+    r"[\[{](?=\s*+[\"'\[{])(?:\"(?:[^\"\\]|\\.)*+\"|(?<=[\[{,:\s])'(?:[^'\\]|\\.)*+'|[\[\]{},:\s]++"
+    r"|(?:void )?[-+.!$\w]++(?=\s*+[,:\]}]))*+"
+    # The text that JSON.parse reads
+    r"|\"\s*+[\[{]\s*+\\\"(?:[^\"\\]|\\.)*+",
+    re.DOTALL,
+)
+"""Matches JSON in a script of any type, as far as it goes. Its values may be names."""
 _IN_ATTRIBUTE = re.compile(
     rf"=\s*+(?:\"\s*+[\[{{][^\"]{{{_MOST_DATA},}}|'\s*+[\[{{][^']{{{_MOST_DATA},}})"
 )
@@ -151,7 +157,7 @@ class _Visible(NamedTuple):
     data: list[str]
     """The JSON in scripts."""
     unsent: int
-    """The length of the longest JSON that is not sent, if it is long."""
+    """The most JSON in a long script that is not sent, in characters."""
     title: str
 
 
@@ -241,8 +247,7 @@ def _visible(html: str) -> _Visible | None:
             else:
                 unsent = max(unsent, len(body))
         elif close == "</script" and len(body) > _MOST_DATA:
-            begin = _BEGINS_DATA.search(body)
-            unsent = max(unsent, len(body) - begin.start() if begin else 0)
+            unsent = max(unsent, sum(map(len, _IN_SCRIPT.findall(body))))
         at = end + 1
     return _Visible("".join([*out, html[at:]]), data, unsent, title)
 

@@ -65,17 +65,27 @@ _PROBLEM_WORD = re.compile(
 )
 _FIELD = r"[\w.-]{0,60}[\"']?\s?"
 """The end of the name of a field, after a problem word in it."""
-_NOTHING = r"(?:0+(?:\.0+)?%?|none|null|<?nil>?|no|false|-|\[\]|(?=\"\"|''))[\"']{0,2}"
+_NOUGHT = r"(?:(?:0x)?0+(?:\.0+)?%?|null|<nil>|false|-|\[\])"
+_NO_WORD = r"(?:none|nil|no)"
+_QUOTED = "|".join(f"{sign}(?:{_NOUGHT}|{_NO_WORD})?{sign}" for sign in "\"'")
+_ENDS = r"(?=[,;|)\]}]|\s*$)"
+_ENDS_OR_FIELD = r"(?=[,;|)\]}]|\s*$|\s+[\w.-]{1,60}\s?[=:])"
 _NO_PROBLEM = re.compile(
-    rf"{_FIELD}(?:=\s?[\"']?{_NOTHING}(?![^\s,;|)\]}}])"
-    # After a colon, only if no sentence follows, as in "error: no such file".
-    rf"|:\s?[\"']?{_NOTHING}(?=[,;|)\]}}]|\s*$|\s+[\w.-]{{1,60}}\s?[=:]))"
+    rf"{_FIELD}(?:=\s?(?:(?:{_NOUGHT}|{_QUOTED})(?![^\s,;|)\]}}])|{_NO_WORD}{_ENDS_OR_FIELD})"
+    # After a colon a sentence may follow, as in "error: no such file".
+    rf"|:\s?(?:(?:{_NOUGHT}|none|nil|{_QUOTED}){_ENDS_OR_FIELD}|no{_ENDS}))"
 )
 """Matches after a problem word in the name of a field that is nought or empty: ``errors: 0``."""
-_NONE_OF = re.compile(
-    r"(?<=[,;(|]0 )|(?<=[,;(|] 0 )|(?<=\s0 )(?:errors|warnings|failures|exceptions)\b"
+_RAISED = re.compile(
+    r"\b(?:(?:[A-Z][\w.]{0,80})?(?:Error|Exception): |(?:ERROR|WARN|WARNING|FATAL|SEVERE): [^\d\s])"
 )
-"""Matches at a problem word that is counted as nought: ``9 passed, 0 failed``."""
+"""Matches an exception or a level, whose message may be empty: ``KeyError: 0``, ``ERROR: null``."""
+_NONE_OF = re.compile(
+    r"(?:(?<=[,;(|]0 )|(?<=[,;(|] 0 )|(?<=\s0 )(?=(?:errors|warnings|failures|exceptions)\b))"
+    r"(?![\w.-]{1,60}[\"']?\s?[=:])"
+)
+"""Matches at a problem word that is counted as nought: ``9 passed, 0 failed``. The nought of
+``CPU 0 errors: 5`` counts nothing."""
 _MEASURE = re.compile(
     rf"(?![\w.-]{{0,60}}(?:code|errno|status)){_FIELD}[=:]\s?[\"']?[-+]?\d[\d.,]{{0,30}}[a-z%µ]{{0,3}}(?![\w.-])"
 )
@@ -112,18 +122,24 @@ def _report_of(line: str) -> int:
         or (not line.isascii() and _OTHER_SCRIPT.search(line) is not None)
     ):
         return _BY_WORD
-    report, lower = 0, line.lower()
+    report, nothing, lower = 0, False, line.lower()
     for found in _PROBLEM_WORD.finditer(lower):
         begin, end = found.span()
-        if found.lastindex or _NO_PROBLEM.match(lower, end) or _NONE_OF.match(lower, begin):
+        if found.lastindex:
             continue
         if found[0].isdigit():
             report = max(report, _BY_STATUS)
+        elif found[0][-1].isdigit():  # the value is in the match, as in "exit code 1"
+            return _BY_WORD
+        elif _NO_PROBLEM.match(lower, end):
+            nothing = True
+        elif _NONE_OF.match(lower, begin):
+            continue
         elif _MEASURE.match(lower, end) and not _CODE.match(lower, begin):
             report = _BY_MEASURE
         else:
             return _BY_WORD
-    return report
+    return _BY_WORD if nothing and _RAISED.search(line) else report
 
 
 _BY_STATUS, _BY_MEASURE, _BY_WORD = 1, 2, 3
@@ -334,13 +350,14 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
 def _without_trouble(form: _Form, reports: Sequence[int]) -> Iterator[int]:
     """Yield the numbers of the lines that report no problem after all, beside the whole form.
 
-    A field such as ``fraud_score=0.01`` that stands in each line tells nothing. But if it is mostly
-    nought, each other number tells of a problem. A number is no HTTP status if its column has many
-    values and some of them are none.
+    A field such as ``fraud_score=0.01`` that stands in each line tells nothing, except in
+    ``_telling_places``. A number is no HTTP status if its column has many values and some of them
+    are none.
     """
     highest = max(reports)
     if highest == _BY_MEASURE and 2 * reports.count(highest) > len(reports):
-        yield from form.numbers
+        telling = set(_telling_places(form))
+        yield from (number for place, number in enumerate(form.numbers) if place not in telling)
     elif _BY_STATUS in reports:
         columns = zip(*form.rows, strict=True)
         values = [set(column) for column in columns]
@@ -352,6 +369,29 @@ def _without_trouble(form: _Form, reports: Sequence[int]) -> Iterator[int]:
                 fits and value[0] in "45" for fits, value in zip(stated, row, strict=True)
             ):
                 yield number
+
+
+def _telling_places(form: _Form) -> Iterator[int]:
+    """Yield the places of the lines in which the number of a field with a problem word tells more.
+
+    If it is mostly nought, each other number does. If it seldom changes, each change does.
+    """
+    for mask, column in zip(form.mask, zip(*form.rows, strict=True), strict=False):
+        name = _NAME.search(mask[-_LONGEST_NAME:].lower())
+        if name is None or all(found.lastindex for found in _PROBLEM_WORD.finditer(name[0])):
+            continue
+        others = [place for place, value in enumerate(column) if not _ZERO.fullmatch(value)]
+        changes = [at for at, (old, new) in enumerate(pairwise(column), 1) if old != new]
+        if 2 * len(others) < len(column):
+            yield from others
+        elif len(changes) <= _FEW:
+            yield from changes
+
+
+_LONGEST_NAME = 80
+"""The most characters before a value that are searched for the name of its field."""
+_NAME = re.compile(r"[\w.-]+[\"']?\s?[=:]\s?[\"']?$")
+_ZERO = re.compile(r"0+(?:\.0+)?[a-z%\xb5]{0,3}")
 
 
 # --- values that tell something --------------------------------------------------------------

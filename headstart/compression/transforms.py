@@ -217,7 +217,7 @@ def is_list(text: str) -> bool:
 _MIN_ROWS = 5
 _MIN_EQUAL = 0.8
 """The least share of the rows of a table that have equally many cells."""
-_CELL_SIGNS = {"\t": 1, "|": 1, ";": 2, "&": 2}
+_CELL_SIGNS = {"\t": 1, "|": 1, "&": 2}
 """The signs between the cells of a table, and the fewest of them in a row."""
 
 
@@ -227,15 +227,22 @@ def _is_table(text: str) -> bool:
     if len(lines) < _MIN_ROWS:
         return False
     for sign, least in _CELL_SIGNS.items():
-        if sign in text and _are_equal([line.count(sign) for line in lines], least):
+        # A tab before a line of prose is an indent.
+        if sign in text and _are_equal(
+            [line.count(sign) if sign in line.strip() else 0 for line in lines], least
+        ):
             return True
+    return any(sign in text and _is_csv(lines, sign) for sign in ",;")
+
+
+def _is_csv(lines: Sequence[str], sign: str) -> bool:
     try:
-        rows = list(csv.reader(lines))
+        rows = list(csv.reader(lines, delimiter=sign))
     except csv.Error:
         return False
-    # A space follows a comma in prose.
+    # A space follows the sign in prose.
     spaced = sum(cell.startswith(" ") for row in rows for cell in row)
-    return 2 * spaced < len(rows) and _are_equal([len(row) - 1 for row in rows], 2)
+    return 2 * spaced < len(rows) and _are_equal([len(row) - 1 for row in rows], 1)
 
 
 def _are_equal(counts: Sequence[int], least: int) -> bool:

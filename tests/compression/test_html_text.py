@@ -222,6 +222,27 @@ def test_data_for_search_engines_is_kept_once() -> None:
     )
 
 
+def test_a_long_script_with_little_data_in_it_is_no_frame_of_a_program() -> None:
+    words = "".join(f"<p>Step {n}: stir the dough.</p>" for n in range(60))
+    script = f'var types = {{"a": 1}};{"function f() { return a + 1; }" * 3000}'
+    text = html_to_text(f"<html><body>{words}<script>{script}</script></body></html>")
+    assert text is not None
+    assert "Step 59: stir the dough." in text
+
+
+@pytest.mark.parametrize(
+    "begin", ["state=[[{", "{", "x=JSON.parse('{", "load({'a':1,", 'x={"y":void 0,z:!0,']
+)
+@pytest.mark.parametrize(
+    "said",
+    ['"said":"Stir the dough well.",', "'said': 'Don\\'t stir.', ", '"said":["Stir it.",a],b:a,'],
+)
+def test_data_in_a_script_of_any_form_makes_a_frame(begin: str, said: str) -> None:
+    script = begin + said * 800
+    page = f"<html><body><p>Menu</p><script>{script}</script></body></html>"
+    assert html_to_text(page) is None
+
+
 def test_a_page_that_is_only_the_frame_of_a_program_is_left_alone() -> None:
     state = '{"a": "' + "x" * 9000 + '"}'
     script = f'<script id="__NEXT_DATA__" type="application/json">{state}</script>'

@@ -405,14 +405,26 @@ def test_a_problem_word_in_each_line_tells_by_its_value(usual: str, odd: str) ->
     assert set(lines[174:180]) <= set(_collapsed(lines))
 
 
-def test_each_number_of_a_field_that_is_mostly_nought_is_kept() -> None:
+@pytest.mark.parametrize("beside", ["", "timeout=30s ", "fraud_score=0.31 "])
+def test_each_number_of_a_field_that_is_mostly_nought_is_kept(beside: str) -> None:
     lines = [
-        f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO batch {n} errors={n % 9 if n % 3 == 0 else 0}"
+        f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO batch {n} {beside}errors={errors}"
         for n in range(300)
+        for errors in [n % 9 if n % 3 == 0 else 0]
     ]
     problems = [line for line in lines if not line.endswith("errors=0")]
     assert len(problems) == 66
     assert set(problems) <= set(collapse_log("\n".join(lines), "").split("\n"))
+
+
+def test_each_change_of_a_sum_of_problems_is_kept() -> None:
+    lines = [
+        f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO batch {n} errors_total={17 + n // 70}"
+        for n in range(300)
+    ]
+    kept = set(_collapsed(lines))
+    assert {lines[at] for at in (70, 140, 210, 280)} <= kept
+    assert len(kept) < 60
 
 
 @pytest.mark.parametrize(

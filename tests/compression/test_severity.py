@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from time import perf_counter
+
 import pytest
 
 from headstart.compression.logs import reports_problem
@@ -62,6 +64,16 @@ STAMP = "2026-11-21 16:00:01"
         f"{STAMP} errors: none of the hosts answered",
         f"{STAMP} install failed",
         f"{STAMP} room 7: out of memory",
+        f'{STAMP} order 7 err="no rows in result set"',
+        f'{STAMP} order 7 error="0 of 3 replicas are up"',
+        f"{STAMP} order 7 error=none of the hosts answered",
+        f'{STAMP} {{"order": 7, "error": "no host: db7"}}',
+        f"{STAMP} error: no user=7 in the map",
+        f"{STAMP} order 7: java.lang.IllegalStateException: null",
+        f"{STAMP} KeyError: 0",
+        f"{STAMP} ERROR: null",
+        f"{STAMP} CPU 0 errors: 5",
+        f"{STAMP} exit code 137: null",
     ],
 )
 def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
@@ -86,9 +98,18 @@ def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
         f"{STAMP} order 7 dropped: 0 rejected: none",
         f'{STAMP} {{"error": null, "failures": 0, "exception": ""}}',
         f"{STAMP} 9 passed, 0 failed; done with 0 errors",
+        f"{STAMP} order 7 failed=no error='' code=0 err=nil",
+        f"{STAMP} order 7 error=0x0 errors: none warnings: 0",
         f"{STAMP} installing package 7, user joined room 7 with a new skill",
         f"{STAMP} counted down to 7, file opened, a full sync and a scale down of 7",
     ],
 )
 def test_lines_without_a_problem_report_none(line: str) -> None:
     assert not reports_problem(line)
+
+
+def test_a_long_line_takes_linear_time() -> None:
+    for part in ("level", "severity_", "error:0 a.", "error: 0 ", "KeyError: 0 "):
+        begin = perf_counter()
+        reports_problem(part * (100_000 // len(part)))
+        assert perf_counter() - begin < 4, part

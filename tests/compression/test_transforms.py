@@ -139,6 +139,19 @@ def test_a_table_stays_whole_if_its_cells_are_sentences(begin: str, between: str
     )
 
 
+@pytest.mark.parametrize("sign", [",", ";"])
+def test_a_table_of_two_columns_stays_whole(sign: str) -> None:
+    rows = [f'{n}{sign}"{STORY} It was in {1700 + n}."' for n in range(40)]
+    text = "\n".join([f"id{sign}text", *rows])
+    assert sent(text, "aggressive") == text
+
+
+def test_indented_prose_is_no_table() -> None:
+    text = "\n\n".join(f"\t{STORY} It was in {1700 + n}; we saw it; later." for n in range(40))
+    assert not is_list(text)
+    assert len(sent(text, "aggressive")) < len(text)
+
+
 def test_a_report_in_xml_with_sentences_in_its_attributes_stays_whole() -> None:
     errors = "".join(f'  <error id="e{n}" msg="{STORY} {STORY}"/>\n' for n in range(6))
     report = f'<?xml version="1.0"?>\n<results>\n{errors}</results>\n'
