@@ -47,6 +47,8 @@ TRUST = {
 """A sentence on the result of the near misses of a cold start."""
 LEAST_SHOWN = 0.05
 """Smaller contributions are summed up."""
+SCOPE_DIGITS = 8
+"""The shown digits of a scope. The admin API finds it by them."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,9 @@ def _print_outcome(console: Console, served: Served) -> None:
         f"[bold]{served.outcome}[/]{reason}, status {served.status}{error}{model}, "
         f"{1000 * served.total_s:.1f} ms"
     )
+    if served.scope:
+        key = f", key {escape(served.caller)}" if served.caller else ""
+        console.print(f"caller    scope {served.scope[:SCOPE_DIGITS]}{key}")
     if served.audit_of:
         console.print(f"our own call, to check an answer: headstart explain {served.audit_of}")
     if served.not_stored:
@@ -161,7 +166,7 @@ def _print_saved(console: Console, served: Served) -> None:
 
 _UNJUDGED = {
     "below-threshold": "no stored prompt is similar enough",
-    "empty-partition": "no stored prompt is comparable",
+    "empty-partition": "no stored prompt of this scope is comparable",
     "live": "its answer changes within minutes, so only exact repeats are served",
     "personal": "the question is about its author, so only exact repeats are served",
     "too-long": "the question is longer than the encoder reads",

@@ -96,6 +96,27 @@ def test_a_request_without_a_neighbour_says_so(
     assert "No neighbour was judged" in shown
 
 
+def test_two_callers_are_told_by_the_scopes_of_their_requests(
+    sidecar: Remote, stored: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def scope_of(request: str) -> str:
+        shown = explain(capsys, request, "--url", sidecar.url)
+        [line] = re.findall(r"^caller    scope ([0-9a-f]{8})$", shown, re.MULTILINE)
+        return str(line)
+
+    elsewhere = sidecar.ask(CHATGPT, key="another")
+    assert scope_of(sidecar.ask(CHATGPT)) == scope_of(stored)
+    assert scope_of(elsewhere) != scope_of(stored)
+    assert "miss (empty-partition)" in explain(capsys, elsewhere, "--url", sidecar.url)
+
+
+def test_the_name_of_a_callers_key_is_shown_beside_its_scope() -> None:
+    shown = io.StringIO()
+    row = msgspec.structs.replace(served(), scope="0123456789abcdef", caller="[ann]")
+    print_explained(Console(file=shown, width=200), row, None)
+    assert "caller    scope 01234567, key [ann]\n" in shown.getvalue()
+
+
 def test_json_is_what_the_server_answers(
     sidecar: Remote, vetoed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

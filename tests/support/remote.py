@@ -25,10 +25,10 @@ class Remote:
         self.url = url
         self._token = token
 
-    def ask(self, prompt: str, *, tags: str = "") -> str:
+    def ask(self, prompt: str, *, tags: str = "", key: str = "key") -> str:
         """Send a prompt and return its request's id."""
         body = {"model": "m", "messages": [{"role": "user", "content": prompt}]}
-        _, headers = self._send("/v1/chat/completions", body, "key", tags)
+        _, headers = self._send("/v1/chat/completions", body, key, tags)
         return str(headers["x-headstart-request-id"])
 
     def ask_first(self, prompt: str) -> str:
