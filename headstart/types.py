@@ -299,6 +299,19 @@ StreamEvent: TypeAlias = (
 )
 
 
+class ChunkForm(msgspec.Struct):
+    """What the frames of a provider's streams have in common behind their head.
+
+    The head is the beginning of all frames of a stream. It has what differs between two streams,
+    such as the id of the answer. A form is known from earlier streams, which began in the same way.
+    """
+
+    ends: dict[bytes, tuple[StreamEvent, ...]] = {}
+    """The events of frames that end the choice, by the bytes behind the head."""
+    around_text: tuple[bytes, bytes] | None = None
+    """The bytes between the head and a text, and those behind the text."""
+
+
 class Piece(msgspec.Struct, frozen=True, gc=False):
     """Bytes of an answer for the client, and the events that they carry."""
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headstart.dialects.request_form import RequestForm
     from headstart.errors import HeadstartError
     from headstart.settings import DialectName
-    from headstart.types import CacheMarks, ChatRequest, Completion, Headers, StreamEvent
+    from headstart.types import CacheMarks, ChatRequest, ChunkForm, Completion, Headers, StreamEvent
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -610,6 +610,9 @@ class JSONDecoder:
     """The events of ``[DONE]``, which providers also send in APIs that do not have it."""
     is_usual: bool = False
     """``read_usual`` may be able to read the next frame."""
+    form: ChunkForm | None = None
+    """The form of the stream, if it is usual; then ``head`` is the beginning of its frames."""
+    head: bytes = b""
     _half: bytes = b""
     """The escape of the first half of a character, which waits for the second half."""
     _unpaired: tuple[StreamEvent, ...] = ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -22,6 +24,7 @@ from headstart.dialects.dialect import (
 from headstart.types import (
     CONTENT_BLOCKS,
     UNDECODABLE,
+    ChunkForm,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -337,6 +340,33 @@ class _UsualChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 _decode_usual = msgspec.json.Decoder(_UsualChunk).decode
 _BEGUN = TextDelta(text="")
 """Says that the first choice has begun."""
+_LONGEST_REST = 512
+_MOST_ENDS = 16
+_USUAL_REST = re.compile(rb'\{[^][{}]*"delta": ?\{[^][{}]*\}[^][{}]*\}\](?:, ?"usage": ?null)?\}')
+"""Matches the rest of a chunk behind its head, if this has one choice and nothing else.
+
+If the choice has begun, such a rest has the same events in each stream.
+"""
+
+
+@lru_cache(maxsize=64)
+def _form_of(first_rest: bytes) -> ChunkForm | None:
+    """Return the form of the streams whose first chunk has this rest; None: it is not usual."""
+    return ChunkForm() if _USUAL_REST.fullmatch(first_rest) else None
+
+
+def _learn(form: ChunkForm, rest: bytes, event: StreamEvent) -> None:
+    """Learn the rest of a chunk whose only event this is, if it is about the first choice."""
+    if type(event) is Finished and event.choice == 0:
+        if len(form.ends) < _MOST_ENDS and _USUAL_REST.fullmatch(rest):
+            form.ends[rest] = (event,)
+    elif type(event) is TextDelta and event.choice == 0:
+        text = event.text.encode("utf-8", "surrogatepass")
+        for mark in (b'"content":"', b'"content": "'):
+            parts = rest.split(b'%b%b"' % (mark, text))
+            # Only a text without escapes is found.
+            if len(parts) == 2 and _USUAL_REST.fullmatch((mark + b'"').join(parts)):
+                form.around_text = parts[0] + mark, b'"' + parts[1]
 
 
 @dataclass(eq=False, repr=False)
@@ -354,6 +384,11 @@ class ChatDecoder(JSONDecoder):
         """Return the events of a usual chunk, or of a usual whole answer; None: it is not usual."""
         if self._half or not data.startswith(b"{"):
             return self.done if data.startswith(b"[DONE]") else None
+        form, rest = self.form, b""
+        if form is not None and data.startswith(self.head):
+            rest = data[len(self.head) :]
+            if known := form.ends.get(rest):
+                return known
         try:
             chunk = _decode_usual(data)
             events: list[StreamEvent] = []
@@ -380,6 +415,14 @@ class ChatDecoder(JSONDecoder):
             in_part = bool(chunk.choices)
             beside = in_part and chunk.choices[0].delta is not msgspec.UNSET
             _add_usage(chunk.usage, events, in_part=in_part, beside=beside)
+        if form is not None and len(events) == 1 and 0 < len(rest) <= _LONGEST_REST:
+            _learn(form, rest, events[0])
+        elif len(events) == 2 and events[1] is _BEGUN and type(events[0]) is Started:
+            mark = b'"choices":[' if b'"choices":[' in data else b'"choices": ['
+            top, mark, rest = data.partition(mark)
+            # There is one brace before them, so these are the choices of the chunk itself.
+            if top.count(b"{") == 1 and len(rest) <= _LONGEST_REST:
+                self.head, self.form = top + mark, _form_of(rest)
         return tuple(events)
 
     def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
@@ -400,7 +443,7 @@ class ChatDecoder(JSONDecoder):
         """Add the names of the answer, if they are new."""
         if named == self._named:
             return
-        self._named = named
+        self._named, self.form = named, None  # other names follow another head
         id, model, fingerprint, tier = [
             text if type(text) is str and text else None for text in (id, *named)
         ]

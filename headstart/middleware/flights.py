@@ -456,6 +456,11 @@ class AnswerForm(NamedTuple):
     """A stream reports its tokens at its end."""
 
 
+_BOTH = (False, True)
+ANSWER_FORMS = {(stream, usage): AnswerForm(stream, usage) for stream in _BOTH for usage in _BOTH}
+"""All forms, by their fields: to make one takes ten times as long."""
+
+
 class LazyCondition:
     """Wakes those that wait for a change."""
 

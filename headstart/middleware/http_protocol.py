@@ -76,6 +76,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """The bytes that are being read end a head, or have a part of a body."""
     _waits: asyncio.TimerHandle | None = None
     _running: RequestResponseCycle | None = None
+    _receive: _Receive | None = None
+    """The ``receive`` of the request in progress."""
     _ignores = False
     """True: further bytes are read and dropped."""
     _received = b""
@@ -105,6 +107,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if running is not None and not running.response_complete:
             running.disconnected = True
             running.message_event.set()
+            if self._receive is not None:
+                self._receive.tell()
         self.pipeline.clear()
         self._queued.clear()
 
@@ -263,8 +267,10 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        self._queued.pop(cycle, None)
-        super()._start_asgi_task(cycle, partial(_break_off_quietly, cycle, app))
+        if self._queued:
+            self._queued.pop(cycle, None)
+        self._receive = receive = _Receive(cycle.receive)
+        super()._start_asgi_task(cycle, partial(_break_off_quietly, cycle, receive, app))
 
     def _wait(self) -> None:
         if self._waits is None and self.head_timeout_s is not None:
@@ -295,14 +301,54 @@ def websocket_protocol(**options: Any) -> asyncio.Protocol:
     return QuietWebSocket(**options)
 
 
+def _do_nothing() -> None:
+    """Do nothing."""
+
+
+class _Receive(partial[Any]):
+    """The ``receive`` of a request. It can also call a function when the client leaves.
+
+    So a call needs no task that waits for this (``watch`` in ``body.py``). It is a ``partial``
+    because its call, which each request makes, then takes no function in Python.
+    """
+
+    _on_gone: Callable[[], object] = staticmethod(_do_nothing)
+
+    def when_gone(self, on_gone: Callable[[], object]) -> _Receive:
+        """Call ``on_gone`` once the client leaves, but not before this returns, nor if cancelled.
+
+        Call it after the whole body was received.
+        """
+        cycle: RequestResponseCycle = self.func.__self__  # type: ignore[attr-defined]
+        self._on_gone = on_gone
+        if cycle.disconnected:
+            asyncio.get_running_loop().call_soon(self.tell)
+        else:
+            cycle.flow.resume_reading()  # as ``receive`` does: a long body pauses it
+        return self
+
+    def cancel(self) -> None:
+        """Call nothing any more."""
+        self._on_gone = _do_nothing
+
+    def tell(self) -> None:
+        """Note that the client has left."""
+        on_gone, self._on_gone = self._on_gone, _do_nothing
+        on_gone()
+
+
 async def _break_off_quietly(
     cycle: RequestResponseCycle,
+    receive: ASGIReceiveCallable,
     app: ASGI3Application,
     scope: Scope,
-    receive: ASGIReceiveCallable,
+    _: ASGIReceiveCallable,
     send: ASGISendCallable,
 ) -> None:
-    """Break off an answer whose upstream broke off, with a line in the log, not a traceback."""
+    """Break off an answer whose upstream broke off, with a line in the log, not a traceback.
+
+    The app gets ``receive`` in place of the server's.
+    """
     if cycle.scope["http_version"] == "1.0":
         cycle.waiting_for_100_continue = False  # HTTP/1.0 has no interim answers
         cycle.chunked_encoding = False
@@ -416,10 +462,6 @@ async def _send_before_the_body(
     if cycle.waiting_for_100_continue and cycle.more_body and not cycle.body:
         cycle.keep_alive = False
     await _send(cycle, send, message)
-
-
-def _do_nothing() -> None:
-    """Do nothing."""
 
 
 CANCELS_AGAIN_S = 2.0

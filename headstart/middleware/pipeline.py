@@ -38,7 +38,7 @@ from headstart.middleware.body import (
 )
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
-from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
+from headstart.middleware.flights import ANSWER_FORMS, LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import ASK, AllowedChecks, HitAction, HitDecision
 from headstart.middleware.learning.learner import book_audit
@@ -150,7 +150,7 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], Answe
         # accepted does not join another caller's call.
         "" if prepared.readable is None else prepared.holder,
     )
-    return same, AnswerForm(request.stream, request.include_usage)
+    return same, ANSWER_FORMS[request.stream, request.include_usage]
 
 
 @dataclass(eq=False, repr=False)
@@ -675,7 +675,7 @@ class Engine:
         same, form = identity
         if context.lookup.reason in _ASKS_AGAIN:
             return None
-        twins = [(same, AnswerForm(not form.stream, usage)) for usage in (False, True)]
+        twins = [(same, ANSWER_FORMS[not form.stream, usage]) for usage in (False, True)]
         found = (self.flights.find(each, context.begin_by) for each in twins)
         return next((flight for flight in found if flight is not None), None)
 

@@ -213,6 +213,7 @@ _decode_string = msgspec.json.Decoder(str).decode
 
 
 _TEXTS = (TextDelta, ReasoningDelta)
+_TEXT = TextDelta(text="")
 
 
 class TextShape(msgspec.Struct, frozen=True):
@@ -441,7 +442,7 @@ class EventStream:
                 yield blank[0], ()  # each is an empty frame
                 continue
             raw, events = self._read_usual(block, at)
-            has_data = True
+            has_data, begins = True, bool(events) and type(events[0]) is Started
             if not raw:
                 frame = frames.cut(block, at)
                 if frame is None:
@@ -452,10 +453,19 @@ class EventStream:
                 return
             if has_data:
                 is_text = len(events) == 1 and type(events[0]) in _TEXTS
-                self._shape = learn_shape(raw, events) if is_text else None
+                known = self._known_shape() if begins else None
+                self._shape = learn_shape(raw, events) if is_text else known
             yield raw, events
             if self.ended:
                 return
+
+    def _known_shape(self) -> TextShape | None:
+        """Return the shape of the texts, if earlier streams of the same form have shown it."""
+        decoder = None if self._usual is None else self._usual[1]
+        if decoder is None or decoder.form is None or decoder.form.around_text is None:
+            return None
+        before, after = decoder.form.around_text
+        return TextShape(b"data: " + decoder.head + before, after + b"\n\n", b"", _TEXT)
 
     def _read_usual(self, block: bytes, at: int) -> tuple[bytes, tuple[StreamEvent, ...]]:
         """Return the frame and its events if it is a usual one, else no bytes."""

@@ -205,7 +205,12 @@ class Responder:
         reader = flight.join(context.begin_by)
         context.flight = flight
         try:
-            watcher = self.spawn(watch, context.receive, reader.gone)
+            receive = context.receive
+            # The sidecar's server tells that the client leaves. Of other servers a task asks it.
+            when_gone = getattr(receive, "when_gone", None)
+            watcher = (
+                when_gone(reader.gone) if when_gone else self.spawn(watch, receive, reader.gone)
+            )
             try:
                 if early_200_s is None or _heartbeat(context) is None:
                     reply: Reply | None = await reader.reply()

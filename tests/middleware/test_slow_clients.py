@@ -271,6 +271,46 @@ async def test_a_client_that_leaves_is_noticed_whatever_it_sent_behind(
             writer.close()
 
 
+async def test_the_sidecar_notices_without_a_task_that_a_client_leaves() -> None:
+    upstream = RawUpstream(answer=None)
+    async with sidecar(upstream) as url, asyncio.timeout(PATIENCE_S):
+        _, writer = await open_raw(url, ASK)
+        await until(lambda: len(upstream.requests) == 1)
+        waiting = [getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks()]
+        assert "run" in waiting  # the call itself
+        assert "watch" not in waiting
+        writer.close()
+        await until(lambda: upstream.open == 0)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_the_sidecars_server_tells_once_that_a_client_has_left(late: bool) -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+    told: list[str] = []
+
+    def tell() -> None:
+        told.append("gone")
+        left.set()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["body"] == HELLO
+        begun.set()
+        if late:
+            assert (await receive())["type"] == "http.disconnect"
+        receive.when_gone(lambda: told.append("cancelled")).cancel()
+        receive.when_gone(tell)
+        assert not told  # not before the caller has the result
+        await left.wait()
+
+    async with serving(app, http=BoundedHeadProtocol, lifespan="off") as url:
+        _, writer = await open_raw(url, ASK)
+        async with asyncio.timeout(PATIENCE_S):
+            await begun.wait()
+            writer.close()
+            await left.wait()
+    assert told == ["gone"]
+
+
 def spoken(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 

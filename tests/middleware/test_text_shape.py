@@ -186,6 +186,85 @@ def test_chat_chunks_by_the_run_say_what_each_says(frames: list[bytes], cuts: li
     assert joined(read(OPENAI, [begin, *frames], join_texts=True)) == joined(expected)
 
 
+def formed(choice: dict[str, Any], *, spaced: bool = False, **fields: Any) -> bytes:
+    """Return a chunk as OpenAI's API writes it, or with the blanks of ``json.dumps``."""
+    named = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", **fields}
+    last = {"usage": None} if named.pop("usage", None) else {}
+    body = {**named, "choices": [{"index": 0, "logprobs": None, **choice}], **last}
+    blanks = None if spaced else (",", ":")
+    return b"data: %b\n\n" % json.dumps(body, separators=blanks, ensure_ascii=False).encode()
+
+
+ROLE = {"delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+CHOICES = st.one_of(
+    texts.map(lambda text: {"delta": {"content": text}, "finish_reason": None}),
+    texts.map(lambda text: {"delta": {"content": text}, "finish_reason": None}),
+    texts.map(lambda text: {"delta": {"content": "a", "refusal": text}, "finish_reason": None}),
+    texts.map(lambda text: {"delta": {"reasoning": text}, "finish_reason": None}),
+    st.sampled_from(["stop", "length", '"', "", None]).map(
+        lambda reason: {"delta": {}, "finish_reason": reason}
+    ),
+    st.sampled_from(
+        [
+            ROLE,
+            {"delta": {}, "finish_reason": "stop", "index": 1},
+            {"delta": {"content": "b"}, "finish_reason": None, "index": 1},
+            {"delta": {"content": "c"}, "finish_reason": "stop"},
+            {"delta": {"content": "a", "x": "a"}, "finish_reason": None},
+            {"delta": {"tool_calls": [{"index": 0, "function": {"name": "f"}}]}},
+            {"delta": {}, "finish_reason": "stop", "logprobs": {"content": []}},
+        ]
+    ),
+)
+FIELDS = st.sampled_from(
+    [{}, {}, {}, {"id": "d"}, {"model": "other"}, {"service_tier": "{"}, {"obfuscation": "x"}]
+)
+STREAMS = st.tuples(
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["c", "d", '"choices":[', "{"]),
+    st.lists(st.tuples(CHOICES, FIELDS), max_size=7),
+)
+
+
+@given(
+    st.lists(STREAMS, min_size=2, max_size=4),
+    st.lists(st.integers(min_value=0, max_value=900), max_size=4),
+)
+def test_streams_of_a_known_form_say_what_each_chunk_says(
+    streams: list[tuple[bool, bool, str, list[tuple[dict[str, Any], dict[str, Any]]]]],
+    cuts: list[int],
+) -> None:
+    for spaced, usage, id, chunks in streams:
+        common: dict[str, Any] = {"spaced": spaced, "usage": usage, "id": id}
+        each = [formed(choice, **{**common, **fields}) for choice, fields in [(ROLE, {}), *chunks]]
+        stream = b"".join(each)
+        expected = decoded(OPENAI, stream)
+        assert read(OPENAI, cut(stream, cuts)) == expected
+        assert read(OPENAI, each) == expected
+        assert joined(read(OPENAI, cut(stream, cuts), join_texts=True)) == joined(expected)
+
+
+@pytest.mark.parametrize("spaced", [False, True])
+@pytest.mark.parametrize("usage", [False, True])
+def test_a_stream_is_read_by_the_form_of_an_earlier_one(spaced: bool, usage: bool) -> None:
+    text = {"delta": {"content": "Hi"}, "finish_reason": None}
+    end = {"delta": {}, "finish_reason": "stop"}
+    ends: list[StreamEvent] = []
+    role = {"delta": {"role": "nobody else's", "content": ""}, "finish_reason": None}
+    for id in ("first", "second"):
+        names = {"id": id, "system_fingerprint": "fp"}
+        common: dict[str, Any] = {"spaced": spaced, "usage": usage, **names}
+        stream = EventStream(OPENAI, join_texts=True)
+        list(stream.feed(formed(role, **common)))
+        found, _ = stream.feed_texts(formed(text, **common))
+        assert found == ((TextDelta(text="Hi"),) if id == "second" else ())
+        list(stream.feed(formed(text, **common)))
+        ((_, said),) = stream.feed(formed(end, **common))
+        ends += said
+    assert ends[1] is ends[0]  # it was not decoded again
+
+
 @given(st.lists(deltas, max_size=8), st.lists(st.integers(min_value=0, max_value=900), max_size=4))
 def test_messages_deltas_by_the_run_say_what_each_says(
     frames: list[bytes], cuts: list[int]

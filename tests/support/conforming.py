@@ -51,10 +51,19 @@ class Conforming:
             answer.left = answer.left or message["type"] == "http.disconnect"
             return message
 
+        def when_gone(on_gone: Callable[[], object]) -> Any:
+            def gone() -> None:
+                answer.left = True
+                on_gone()
+
+            return receive.when_gone(gone)
+
         async def sent(message: Any) -> None:
             answer.check(message)
             await send(message)
 
+        if hasattr(receive, "when_gone"):  # the sidecar's server also tells it without a message
+            vars(received)["when_gone"] = when_gone
         await self.app(scope, received, sent)
         if not answer.ended and not answer.left and not answer.cut_off:
             self.fail(scope, "returned before its answer ended")

@@ -9,14 +9,15 @@ import select
 import sys
 import time
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import aiohttp
 from aiohttp import http_writer
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import TimerNoop
+from aiohttp.http import HttpResponseParser
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import EMPTY_PAYLOAD
 from msgspec.structs import replace
@@ -52,19 +53,16 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
-    from aiohttp._websocket.reader import WebSocketDataQueue
-    from aiohttp.abc import AbstractStreamWriter
     from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.connector import Connection
-    from aiohttp.http_websocket import WebSocketWriter
     from aiohttp.tracing import Trace
+    from aiohttp.typedefs import RawHeaders
 
     from headstart.dialects.dialect import UpstreamDialect
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.upstreams.signers import Signer
     from headstart.settings import UpstreamSettings
     from headstart.types import Call, Headers, Piece, Upload
-
 
 HEAD_PART_BYTES = 16 * 1024
 """The bytes before a body that are read at once: some 600 interim answers."""
@@ -95,16 +93,16 @@ class _WatchedConnection(ResponseHandler):
         """The end of the last answer, in the loop's time."""
         self.head_bytes: int | None = 0
         """The bytes of heads that came before the body; None as soon as the body has begun."""
-        self._has_news: Callable[[], bool] = bool
-        """Tells whether the system has bytes, or an end, that the event loop has not seen yet."""
+        self._news: Callable[[int], object] = bool
+        """Looks for bytes, or an end, that the event loop has not seen yet; 0: it does not wait."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, and prepare ``_has_news`` for it."""
+        """Take the connection, and prepare ``_news`` for it."""
         super().connection_made(transport)
         self.made_at = self._loop.time()
         socket = transport.get_extra_info("socket")
         if socket is not None:
-            self._has_news = _news_of(socket.fileno())
+            self._news = _news_of(socket.fileno())
 
     def send(self, request: bytes) -> None:
         """Write a request, and wait for its answer. Raises ClientOSError if that is too late."""
@@ -114,6 +112,22 @@ class _WatchedConnection(ResponseHandler):
             raise aiohttp.ClientOSError(closed) from aiohttp.ClientConnectionResetError(closed)
         transport.write(request)
         self.start_timeout()
+
+    def expect(self, silence_s: float | None) -> None:
+        """Expect the answer to a plain call, as ``set_response_params`` does for any call."""
+        self._skip_payload = False
+        self._read_bufsize, self._read_timeout = BUFFER_BYTES, silence_s
+        self._parser = HttpResponseParser(
+            self,
+            self._loop,
+            BUFFER_BYTES,
+            timer=_NO_TIMER,
+            max_line_size=LINE_BYTES,
+            max_field_size=LINE_BYTES,
+            payload_exception=aiohttp.ClientPayloadError,
+            read_until_eof=True,
+            auto_decompress=False,
+        )
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of the provider, unless no call is under way."""
@@ -196,23 +210,16 @@ class _WatchedConnection(ResponseHandler):
                 return False
         except Exception:  # noqa: BLE001 - unreadable bytes are not the end of an answer
             return False
-        return not self._has_news()
+        return not self._news(0)
 
 
-def _news_of(descriptor: int) -> Callable[[], bool]:
-    """Return a function that tells whether a socket has something to read, or its end."""
+def _news_of(descriptor: int) -> Callable[[int], object]:
+    """Return a function that looks whether a socket has something to read, or its end."""
     if sys.platform == "win32":
-
-        def has_news() -> bool:
-            return bool(select.select([descriptor], [], [], 0)[0])
-    else:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-
-        def has_news() -> bool:
-            return bool(poll.poll(0))
-
-    return has_news
+        return lambda _: select.select([descriptor], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return poll.poll
 
 
 CROSSED_S = 1.0
@@ -281,18 +288,51 @@ LINE_BYTES = 32 * 1024
 BUFFER_BYTES = 256 * 1024
 """The bytes of an answer that are read before their reader takes them."""
 _NO_TIMER = TimerNoop()
-_SENT = cast("AbstractStreamWriter", SimpleNamespace(output_size=0))
-"""Stands for the writer of a request that was sent whole. The answer reads only this field."""
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _FRAMING = frozenset(("connection", "content-length", "expect", "host", "transfer-encoding"))
 """Headers with which the client library sends a body in another way."""
 MOST_URLS = 64
 LONGEST_PATH = 256
 """The longest path whose URL is kept, so that the client library works out its parts once."""
-_FAILURES = (aiohttp.ClientError, OSError)
+_FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
 """The errors of the client library. Its timeouts are OSErrors."""
 FIRST_BYTE_S = 600.0
 """Longest wait for a first byte on a socket. The caller sets the limit that counts."""
+
+
+class _Fields(list[tuple[str, str]]):
+    """The headers of a plain call. The client library takes a dict, and reads only its items."""
+
+    items = list.copy
+
+
+@dataclass(slots=True, eq=False)
+class _PlainAnswer:
+    """The answer to a plain call: the part of ``ClientResponse`` that is needed here.
+
+    Its connection can serve the next call as soon as its body has ended (``release``).
+    """
+
+    status: int
+    raw_headers: RawHeaders
+    content: aiohttp.StreamReader
+    connection: Connection | None
+
+    def release(self) -> None:
+        """Give the connection back. It is closed if the body has not ended."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.release()
+
+    def close(self) -> None:
+        """Close the connection, if the body has not ended."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            self.content.set_exception(aiohttp.ClientConnectionError("the answer was closed"))
+            connection.close()
+
+
+_Response: TypeAlias = "aiohttp.ClientResponse | _PlainAnswer"
 
 
 class HTTPUpstream:
@@ -346,7 +386,7 @@ class HTTPUpstream:
         self._socket_session: aiohttp.ClientSession | None = None
         self._spawn = spawn if settings.warm else None
         self._warming = False
-        self._ending: dict[aiohttp.ClientResponse, asyncio.TimerHandle] = {}
+        self._ending: dict[_Response, asyncio.TimerHandle] = {}
         """Whole answers whose bodies have not ended, with the times when they are closed."""
 
     def _open(self) -> aiohttp.ClientSession:
@@ -432,7 +472,7 @@ class HTTPUpstream:
         headers: list[tuple[str, str]],
         body: bytes,
         upload: Upload | None,
-    ) -> aiohttp.ClientResponse:
+    ) -> _Response:
         """Send a request, and wait for the head of its answer.
 
         A provider may close an idle connection when it is used again. If a request was not written,
@@ -482,7 +522,7 @@ class HTTPUpstream:
         url: URL,
         headers: list[tuple[str, str]],
         body: bytes,
-    ) -> aiohttp.ClientResponse:
+    ) -> _Response:
         """Call the parts of the client library as its ``request`` does, for a third of the time."""
         pool = session.connector
         assert isinstance(pool, _SilentPool)
@@ -494,42 +534,23 @@ class HTTPUpstream:
                 raise aiohttp.ConnectionTimeoutError(f"no connection to {url.host}") from error
         protocol = connection.protocol
         assert isinstance(protocol, _WatchedConnection)
-        protocol.set_response_params(
-            timer=_NO_TIMER,
-            read_until_eof=True,
-            auto_decompress=False,
-            read_timeout=self._timeout.sock_read,
-            max_line_size=LINE_BYTES,
-            max_field_size=LINE_BYTES,
-            read_bufsize=BUFFER_BYTES,
-        )
-        fields = origin.headers.copy()  # it names the host
-        fields.extend((*headers, ("Content-Length", str(len(body)))))
+        protocol.expect(self._timeout.sock_read)
+        length = ("Content-Length", str(len(body)))
+        fields: Any = _Fields((*origin.headers.items(), *headers, length))
+        line = f"POST {url.raw_path_qs} HTTP/1.1"
         try:
-            head = http_writer._serialize_headers(  # noqa: SLF001
-                f"POST {url.raw_path_qs} HTTP/1.1", fields
-            )
+            head = http_writer._serialize_headers(line, fields)  # noqa: SLF001
             protocol.send(head + body)
-            response = aiohttp.ClientResponse(
-                "POST",
-                url,
-                writer=None,
-                continue100=None,
-                timer=_NO_TIMER,
-                request_info=origin.request_info,
-                traces=[],
-                loop=origin.loop,
-                session=session,
-                stream_writer=_SENT,
-            )
-            try:
-                return await response.start(connection)
-            except BaseException:
-                response.close()
-                raise
+            while True:
+                message, content = await protocol.read()
+                if message.code == 101 or not 100 <= message.code < 200:  # not an interim answer
+                    break
         except BaseException:
             connection.close()
             raise
+        answer = _PlainAnswer(message.code, message.raw_headers, content, connection)
+        content.on_eof(answer.release)
+        return answer
 
     async def connect(
         self, call: Call, *, subprotocols: tuple[str, ...], max_bytes: int
@@ -572,10 +593,7 @@ class HTTPUpstream:
         return UpstreamSocket(socket, socket.abort)
 
     async def _reply(
-        self,
-        response: aiohttp.ClientResponse,
-        incoming: IncomingAnswer,
-        transforms: tuple[str, ...],
+        self, response: _Response, incoming: IncomingAnswer, transforms: tuple[str, ...]
     ) -> Reply:
         """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read.
 
@@ -607,7 +625,9 @@ class HTTPUpstream:
             pieces = self._pieces(response, (content, first), reader, transcript, incoming.own)
 
         async def close(error: BaseException | None) -> None:
-            if _is_late(response, reader):
+            body = response.content
+            is_open = not body.is_eof() and body.exception() is None
+            if is_open and reader.closing and reader.ended:  # only the end of the body is missing
                 self._let_end(response)
             else:
                 await self._close(response, error)
@@ -623,7 +643,7 @@ class HTTPUpstream:
             form=(head.is_stream, head.is_plain) if headers is head.headers else None,
         )
 
-    async def _read_ahead(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _read_ahead(self, response: _Response) -> bytes:
         """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
         parts: list[bytes] = []
         size = 0
@@ -638,7 +658,7 @@ class HTTPUpstream:
 
     async def _pieces(
         self,
-        response: aiohttp.ClientResponse,
+        response: _Response,
         body: tuple[MaskedBody | aiohttp.StreamReader, bytes],
         reader: BodyReader,
         transcript: Transcript,
@@ -652,7 +672,9 @@ class HTTPUpstream:
         (content, first), until = body, None
         try:
             data = first or await content.read(READ_BYTES)
-            self._limit_gaps(response)
+            if (connection := response.connection) is not None and connection.protocol is not None:
+                connection.protocol.read_timeout = self._settings.read_s  # between two pieces
+                connection.protocol.start_timeout()
             while data:
                 piece = reader.feed(data)
                 transcript.add(piece)
@@ -677,30 +699,25 @@ class HTTPUpstream:
             transcript.add(piece)
             yield piece
 
-    def _limit_gaps(self, response: aiohttp.ClientResponse) -> None:
-        """Limit the time between two pieces after the first piece."""
-        connection = response.connection
-        if connection is not None and (protocol := connection.protocol) is not None:
-            protocol.read_timeout = self._settings.read_s
-            protocol.start_timeout()
-
-    async def _close(self, response: aiohttp.ClientResponse, error: BaseException | None) -> None:
+    async def _close(self, response: _Response, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             self._keep_warm()
-        if response.closed and response.connection is None:
+        if response.connection is None:
             return  # its end was read, so the next call can use the connection
+        if isinstance(response, _PlainAnswer):
+            return response.close()
         try:
             await response.__aexit__(None, None, None)
         except _FAILURES as failure:
             raise upstream_error(self._settings, failure, self._settings.read_s) from failure
 
-    def _let_end(self, response: aiohttp.ClientResponse) -> None:
+    def _let_end(self, response: _Response) -> None:
         """Keep the connection if the rest of the body, which is not read, ends in time."""
         timer = asyncio.get_running_loop().call_later(AFTER_END_S, self._cut, response)
         self._ending[response] = timer
         response.content.on_eof(lambda: self._ending.pop(response).cancel())
 
-    def _cut(self, response: aiohttp.ClientResponse) -> None:
+    def _cut(self, response: _Response) -> None:
         self._ending.pop(response).cancel()
         response.close()
 
@@ -741,29 +758,15 @@ class HTTPUpstream:
         return IncomingAnswer(call, client, own, self._clock(), real, usage_beside=beside)
 
 
-def _is_late(response: aiohttp.ClientResponse, reader: BodyReader) -> bool:
-    """Tell whether the answer is over, while its body has not ended, nor broken off."""
-    content = response.content
-    is_open = not content.is_eof() and content.exception() is None
-    return is_open and reader.closing and reader.ended
-
-
 MAX_REFUSAL_BYTES = 64 * 1024
 
 
 class Socket(aiohttp.ClientWebSocketResponse):
     """The client library's WebSocket, which can also end its connection at once."""
 
-    def __init__(
-        self,
-        reader: WebSocketDataQueue,
-        writer: WebSocketWriter,
-        protocol: str | None,
-        response: ClientResponse,
-        *rest: Any,
-        **options: Any,
-    ) -> None:
-        super().__init__(reader, writer, protocol, response, *rest, **options)
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        response: ClientResponse = parts[3]
         connection = response.connection
         self._wire = None if connection is None else connection.transport
 

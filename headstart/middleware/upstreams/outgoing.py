@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
 import aiohttp
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
@@ -377,7 +378,6 @@ _OF_A_DEPLOYMENT = frozenset(
 
 SHORTEST_SECRET = 8
 """The length of the shortest key that is masked in errors. A shorter one may also be a word."""
-
 
 READ_BYTES = 16 * 1024
 """The most bytes of an answer that are read before other tasks get their turn. The events of a
@@ -766,7 +766,7 @@ def upstream_error(upstream: UpstreamSettings, error: Exception, silent_s: float
             failed, why, kind = UpstreamProtocolError, " broke off its answer", FailureKind.CUT
         case aiohttp.ClientHttpProxyError():
             why = f": its proxy answered {error.status}"
-        case aiohttp.ClientResponseError():
+        case aiohttp.ClientResponseError() | HttpProcessingError():
             told = _QUOTE.split(error.message, maxsplit=1)[0]
             failed, why = UpstreamProtocolError, f" sent no valid HTTP: {told}"
         case aiohttp.ServerDisconnectedError():

@@ -142,7 +142,10 @@ class Quantiles:
 
     def mean(self) -> float | None:
         """Return the mean, winsorised so that two samples cannot move it; None without samples."""
-        return self._mean if self._drawn() else None
+        if not self._drawn():
+            return None
+        self._mean = self._mean or self._winsorised()
+        return self._mean
 
     def saved(self, at: float) -> SavedHistogram:
         """Return the bins, with the weights that they have at the time ``at``."""
@@ -195,8 +198,7 @@ class Quantiles:
         self._added = 0.0
         self._curve = self._shares() if self._censored is None else self._surviving_shares()
         self._curve[-1] = 1.0
-        self._mean = self._winsorised()
-        self._late = ()
+        self._mean, self._late = 0.0, ()
 
     def _shares(self) -> list[float]:
         """Return the curve of a histogram without censored samples."""
@@ -735,9 +737,11 @@ class Measures:
             sketch = figures.ttft[bucket]
             self._figures.move_to_end(key)
         elif sketch.weight(now) >= ENOUGH:
-            usual, late = sketch.mean(), sketch.quantile(0.95)
-            if usual and late and (seconds > late or not censored):
-                figures.peak.add(seconds / usual, slow=seconds > late, now=now)
+            late = sketch.quantile(0.95)
+            if late and (seconds > late or not censored):
+                slow = seconds > late
+                times = seconds / (sketch.mean() or seconds) if slow else 1.0  # the mean is drawn
+                figures.peak.add(times, slow=slow, now=now)
         sketch.add(seconds, now, censored=censored)
 
 
