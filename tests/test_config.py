@@ -204,6 +204,22 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ),
         ("[[upstream]]\nbase_url = 'http://a'\nproxy = 'a:1'", ["upstream[0].proxy"]),
         (
+            "[[upstream]]\nbase_url = 'http://a'\nheaders = { 'x a' = '1' }",
+            ["upstream[0].headers", "'x a'"],
+        ),
+        (
+            "[[upstream]]\nbase_url = 'http://a'\nheaders = { x-key = \"1\\n\" }",
+            ["upstream[0].headers.x-key", "control character"],
+        ),
+        (
+            "[[upstream]]\nbase_url = 'http://a'\nheaders = { Content-Length = '3' }",
+            ["upstream[0].headers.Content-Length", "leave it out"],
+        ),
+        (
+            "[[upstream]]\nbase_url = 'http://a'\nheaders = { Accept-Encoding = 'gzip' }",
+            ["upstream[0].headers.Accept-Encoding", "compressed answers"],
+        ),
+        (
             "[[upstream]]\nbase_url = 'http://a/1'\n[[upstream]]\nbase_url = 'http://a/2'",
             ["upstream[1].name", "taken"],
         ),

@@ -628,8 +628,26 @@ def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str
         base = upstream.base_url[: call.start()] + (call[1] or call[2] or "" if versioned else "")
         yield f'{setting}.base_url: is the address of a call; write "{masked_url(base)}"'
     yield from _variable_problems(f"{setting}.api_key_env", upstream.key_variables)
+    yield from _header_problems(f"{setting}.headers", upstream.headers)
     if upstream.api_version is not None and BY_SETTING[upstream.speaks].path_below_version is None:
         yield f'{setting}.api_version: is for Azure, which speaks dialect = "openai"; leave it out'
+
+
+_LENGTHS = ("content-length", "transfer-encoding")
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def _header_problems(setting: str, headers: Mapping[str, str]) -> Iterator[str]:
+    """Yield a problem for each header that cannot be sent, or that makes calls fail."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            yield f"{setting}: {name!r} is not the name of a header"
+        elif _CONTROLS.search(value):
+            yield f"{setting}.{name}: has a control character, which no header can hold"
+        elif name.lower() in _LENGTHS:
+            yield f"{setting}.{name}: depends on the body of each call; leave it out"
+        elif name.lower() == "accept-encoding" and value.strip().lower() != "identity":
+            yield f"{setting}.{name}: compressed answers could not be read; leave it out"
 
 
 def _variable_problems(setting: str, variables: Sequence[str]) -> Iterator[str]:

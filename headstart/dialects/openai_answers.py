@@ -342,10 +342,14 @@ _BEGUN = TextDelta(text="")
 """Says that the first choice has begun."""
 _LONGEST_REST = 512
 _MOST_ENDS = 16
-_USUAL_REST = re.compile(rb'\{[^][{}]*"delta": ?\{[^][{}]*\}[^][{}]*\}\](?:, ?"usage": ?null)?\}')
-"""Matches the rest of a chunk behind its head, if this has one choice and nothing else.
+_USUAL_REST = re.compile(
+    rb'\{[^][{}]*"delta": ?\{(?:"\w+": ?(?:null|""|"assistant")(?:, ?)?)*\}[^][{}]*\}\]'
+    rb'(?:, ?"usage": ?null)?\}'
+)
+"""Matches the rest of a chunk behind its head, if this has one choice, no text and nothing else.
 
-If the choice has begun, such a rest has the same events in each stream.
+If the choice has begun, such a rest has the same events in each stream. A text must not be kept for
+other streams. A field that comes twice could hide one.
 """
 
 

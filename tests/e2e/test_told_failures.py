@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
+from aiohttp.http_exceptions import TransferEncodingError
 
 from headstart.lab.simulator.faults import Cut, ErrorFrame, InvalidEvent, Stall, Status
 from headstart.middleware.upstreams.outgoing import upstream_error
@@ -155,6 +156,13 @@ async def test_each_attempt_has_its_own_reason(caplog: pytest.LogCaptureFixture)
     assert {line.split()[1] for line in caplog.messages} == {"refused", "nameless"}
 
 
-async def test_an_unknown_error_of_the_client_library_quotes_nothing() -> None:
-    error = upstream_error(UpstreamSettings(name="p", base_url="http://x"), ValueError(SECRET), 1.0)
-    assert str(error) == "upstream p closed the connection"
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError(SECRET), "closed the connection"),
+        (TransferEncodingError(SECRET), "broke off its answer"),  # of aiohttp without its C parts
+    ],
+)
+async def test_an_error_of_the_client_library_quotes_nothing(error: Exception, told: str) -> None:
+    failed = upstream_error(UpstreamSettings(name="p", base_url="http://x"), error, 1.0)
+    assert str(failed) == f"upstream p {told}"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.openai_answers import ChatDecoder
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.middleware.reading import EventStream, SSEDecoder, TextShape, learn_shape
@@ -251,7 +252,8 @@ def test_a_stream_is_read_by_the_form_of_an_earlier_one(spaced: bool, usage: boo
     text = {"delta": {"content": "Hi"}, "finish_reason": None}
     end = {"delta": {}, "finish_reason": "stop"}
     ends: list[StreamEvent] = []
-    role = {"delta": {"role": "nobody else's", "content": ""}, "finish_reason": None}
+    delta = {"role": "assistant", "content": "", "of_no_other_test": None}
+    role = {"delta": delta, "finish_reason": None}
     for id in ("first", "second"):
         names = {"id": id, "system_fingerprint": "fp"}
         common: dict[str, Any] = {"spaced": spaced, "usage": usage, **names}
@@ -263,6 +265,31 @@ def test_a_stream_is_read_by_the_form_of_an_earlier_one(spaced: bool, usage: boo
         ((_, said),) = stream.feed(formed(end, **common))
         ends += said
     assert ends[1] is ends[0]  # it was not decoded again
+
+
+@pytest.mark.parametrize(
+    ("delta", "reason"),
+    [
+        (b'{"content":"a secret","content":""}', b'"stop"'),
+        (b'{"role":"a secret"}', b'"stop"'),
+        (b'{"content":"a secret","content":"b"}', b"null"),
+        (b'{"reasoning":"a secret","reasoning":"","content":"b"}', b"null"),
+    ],
+)
+def test_no_text_is_kept_for_other_streams(delta: bytes, reason: bytes) -> None:
+    """A field that comes twice hides its first value from the events."""
+    decoder = ChatDecoder()
+    only_here = f"of_one_test_{len(delta)}"  # so the form is of no earlier stream
+    begin = {"delta": {"role": "assistant", "content": "", only_here: None}}
+    decoder.read_usual(formed({**begin, "finish_reason": None})[6:-2])
+    end = b'{"index":0,"delta":%b,"logprobs":null,"finish_reason":%b}]}'
+    assert decoder.form is not None
+    decoder.read_usual(decoder.head + end % (delta, reason))
+    assert not decoder.form.ends
+    assert decoder.form.around_text is None
+    decoder.read_usual(decoder.head + end % (b'{"content":"b"}', b"null"))
+    decoder.read_usual(decoder.head + end % (b"{}", b'"stop"'))
+    assert (len(decoder.form.ends), decoder.form.around_text is None) == (1, False)
 
 
 @given(st.lists(deltas, max_size=8), st.lists(st.integers(min_value=0, max_value=900), max_size=4))

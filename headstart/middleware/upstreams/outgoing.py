@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
 import aiohttp
 import msgspec
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
@@ -762,7 +762,7 @@ def upstream_error(upstream: UpstreamSettings, error: Exception, silent_s: float
             why = f": its name cannot be resolved: {reason_of(error.os_error)}"
         case aiohttp.ClientConnectorError():
             why = f": no connection: {reason_of(error.os_error)}"
-        case aiohttp.ClientPayloadError():
+        case aiohttp.ClientPayloadError() | PayloadEncodingError():
             failed, why, kind = UpstreamProtocolError, " broke off its answer", FailureKind.CUT
         case aiohttp.ClientHttpProxyError():
             why = f": its proxy answered {error.status}"
