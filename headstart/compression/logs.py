@@ -65,17 +65,17 @@ _PROBLEM_WORD = re.compile(
 )
 _FIELD = r"[\w.-]{0,60}[\"']?\s?"
 """The end of the name of a field, after a problem word in it."""
-_NOUGHT = r"(?:(?:0x)?0+(?:\.0+)?%?|null|<nil>|false|-|\[\])"
+_EMPTY = r"(?:(?:0x)?0+(?:\.0+)?%?|null|<nil>|false|-|\[\])"
 _NO_WORD = r"(?:none|nil|no)"
-_QUOTED = "|".join(f"{sign}(?:{_NOUGHT}|{_NO_WORD})?{sign}" for sign in "\"'")
+_QUOTED = "|".join(f"{sign}(?:{_EMPTY}|{_NO_WORD})?{sign}" for sign in "\"'")
 _ENDS = r"(?=[,;|)\]}]|\s*$)"
 _ENDS_OR_FIELD = r"(?=[,;|)\]}]|\s*$|\s+[\w.-]{1,60}\s?[=:])"
 _NO_PROBLEM = re.compile(
-    rf"{_FIELD}(?:=\s?(?:(?:{_NOUGHT}|{_QUOTED})(?![^\s,;|)\]}}])|{_NO_WORD}{_ENDS_OR_FIELD})"
+    rf"{_FIELD}(?:=\s?(?:(?:{_EMPTY}|{_QUOTED})(?![^\s,;|)\]}}])|{_NO_WORD}{_ENDS_OR_FIELD})"
     # After a colon a sentence may follow, as in "error: no such file".
-    rf"|:\s?(?:(?:{_NOUGHT}|none|nil|{_QUOTED}){_ENDS_OR_FIELD}|no{_ENDS}))"
+    rf"|:\s?(?:(?:{_EMPTY}|none|nil|{_QUOTED}){_ENDS_OR_FIELD}|no{_ENDS}))"
 )
-"""Matches after a problem word in the name of a field that is nought or empty: ``errors: 0``."""
+"""Matches after a problem word in the name of a field that is zero or empty: ``errors: 0``."""
 _RAISED = re.compile(
     r"\b(?:(?:[A-Z][\w.]{0,80})?(?:Error|Exception): |(?:ERROR|WARN|WARNING|FATAL|SEVERE): [^\d\s])"
 )
@@ -84,7 +84,7 @@ _NONE_OF = re.compile(
     r"(?:(?<=[,;(|]0 )|(?<=[,;(|] 0 )|(?<=\s0 )(?=(?:errors|warnings|failures|exceptions)\b))"
     r"(?![\w.-]{1,60}[\"']?\s?[=:])"
 )
-"""Matches at a problem word that is counted as nought: ``9 passed, 0 failed``. The nought of
+"""Matches at a problem word that is counted as zero: ``9 passed, 0 failed``. The zero in
 ``CPU 0 errors: 5`` counts nothing."""
 _MEASURE = re.compile(
     rf"(?![\w.-]{{0,60}}(?:code|errno|status)){_FIELD}[=:]\s?[\"']?[-+]?\d[\d.,]{{0,30}}[a-z%µ]{{0,3}}(?![\w.-])"
@@ -374,7 +374,7 @@ def _without_trouble(form: _Form, reports: Sequence[int]) -> Iterator[int]:
 def _telling_places(form: _Form) -> Iterator[int]:
     """Yield the places of the lines in which the number of a field with a problem word tells more.
 
-    If it is mostly nought, each other number does. If it seldom changes, each change does.
+    If it is mostly zero, each other number does. If it seldom changes, each change does.
     """
     for mask, column in zip(form.mask, zip(*form.rows, strict=True), strict=False):
         name = _NAME.search(mask[-_LONGEST_NAME:].lower())

@@ -341,7 +341,9 @@ _decode_usual = msgspec.json.Decoder(_UsualChunk).decode
 _BEGUN = TextDelta(text="")
 """Says that the first choice has begun."""
 _LONGEST_REST = 512
+"""The longest rest of a chunk that is remembered, in bytes."""
 _MOST_ENDS = 16
+"""The most ends that are remembered for a form. APIs have some five finish reasons."""
 _USUAL_REST = re.compile(
     rb'\{[^][{}]*"delta": ?\{(?:"\w+": ?(?:null|""|"assistant")(?:, ?)?)*\}[^][{}]*\}\]'
     rb'(?:, ?"usage": ?null)?\}'

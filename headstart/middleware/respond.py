@@ -447,7 +447,7 @@ CUT_OFF_AFTER_S = 0.2
 """Time from a stream's error event to the end of its connection. Some clients lose the event if
 both come together."""
 UNENDED = {"type": "http.response.body", "body": b"", "more_body": True, CUT_OFF: True}
-"""The last message of another answer that is left without its end."""
+"""The last message of a relayed answer that is left without its end."""
 _BREAKING_SERVERS = {
     "anycorn": "1",
     "granian": "12",

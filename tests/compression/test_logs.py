@@ -406,7 +406,7 @@ def test_a_problem_word_in_each_line_tells_by_its_value(usual: str, odd: str) ->
 
 
 @pytest.mark.parametrize("beside", ["", "timeout=30s ", "fraud_score=0.31 "])
-def test_each_number_of_a_field_that_is_mostly_nought_is_kept(beside: str) -> None:
+def test_each_number_of_a_field_that_is_mostly_zero_is_kept(beside: str) -> None:
     lines = [
         f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO batch {n} {beside}errors={errors}"
         for n in range(300)
