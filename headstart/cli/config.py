@@ -28,10 +28,11 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, RequestError, UpstreamError
 from headstart.factory.context import clock
-from headstart.factory.upstreams import open_upstreams
+from headstart.factory.upstreams import cloud_access, open_upstreams
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
 from headstart.settings import RouteSettings, Settings, UpstreamSettings, masked, masked_variable
+from headstart.sockets import tls_of
 from headstart.types import (
     UNDECODABLE,
     Call,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Upstream
     from headstart.policies.routing.failures import Failure
     from headstart.reply import Reply
-    from headstart.types import Headers, StreamEvent
+    from headstart.types import Headers
 
 
 _WILD = frozenset("*?[")
@@ -158,34 +159,24 @@ def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
     if token is not None and not environ.get(token):
         yield f"server.admin_token_env names {masked_variable(token)}, which is not set"
     for upstream in settings.upstream:
-        yield from _cloud_problems(upstream, environ)
+        yield from _problem_in(cloud_access, upstream, environ)
         for variable in upstream.key_variables:
             if not environ.get(variable):
                 shown = masked_variable(variable)
                 yield f"upstream {upstream.name!r} names {shown}, which is not set"
-    checks: tuple[Callable[[Settings], None], ...] = (
-        _read_certificates, _read_encoder, _read_state, _find_record
-    )  # fmt: skip
-    for check in checks:
-        try:
-            check(settings)
-        except ConfigError as error:
-            yield str(error)
+    for read in (_read_certificates, _read_encoder, _read_state, _find_record):
+        yield from _problem_in(read, settings)
 
 
-def _cloud_problems(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the missing settings of an upstream at a cloud provider."""
-    from headstart.factory.upstreams import cloud_access
-
+def _problem_in(read: Callable[..., object], *given: object) -> Iterator[str]:
+    """Yield the problem that ``read`` finds, if there is one."""
     try:
-        cloud_access(upstream, environ)
+        read(*given)
     except ConfigError as error:
         yield str(error)
 
 
 def _read_certificates(settings: Settings) -> None:
-    from headstart.sockets import tls_of
-
     for upstream in settings.upstream:
         tls_of(upstream.name, upstream.ca_file, upstream.client_cert_file)
 
@@ -522,14 +513,11 @@ async def _first_token(upstream: Upstream, model: str) -> tuple[float | None, st
             for event in piece.events:
                 if isinstance(event, ErrorReported):
                     return None, error_line(failure_in(event, reply).kind, event.message)
-                if isinstance(event, _CONTENT) and not _is_empty(event):
+                only_begins = isinstance(event, TextDelta) and not event.text
+                if isinstance(event, _CONTENT) and not only_begins:
                     return time.perf_counter() - began, None
     empty = FailureKind.EMPTY if reply.status < 400 else FailureKind.SERVER
     return None, error_line(empty, f"status {reply.status} without an answer")
-
-
-def _is_empty(event: StreamEvent) -> bool:
-    return isinstance(event, TextDelta) and not event.text
 
 
 def failure_in(event: ErrorReported, reply: Reply) -> Failure:

@@ -328,18 +328,15 @@ _REMOVED = re.compile(
 
 def _sums(server: RunningServer) -> Sums | HeadstartError:
     """Return the sums of a sidecar, or the reason why they cannot be read. The tool runs anyway."""
-    try:
-        return _read_sums(server)
-    except HeadstartError as error:
-        return error
 
-
-def _read_sums(server: RunningServer) -> Sums:
     async def ask() -> tuple[bytes, bytes]:
         return await server.ask("live?window_s=86400"), await server.ask("metrics")
 
-    live, metrics = anyio.run(ask)
-    totals = data_sources.decode_answer(live, _Live).view.totals
+    try:
+        live, metrics = anyio.run(ask)
+        totals = data_sources.decode_answer(live, _Live).view.totals
+    except HeadstartError as error:
+        return error
     return Sums(
         totals.requests,
         sum(totals.outcomes.get(each, 0) for each in ("exact", "semantic")),
