@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from headstart.middleware.respond import Compose, Responder, StoredResponse
     from headstart.middleware.router import BuiltRoute, Router
     from headstart.middleware.shared_flights import SharedFlights
-    from headstart.middleware.upstreams.followed import WaitingCall
     from headstart.observe import Observer
     from headstart.settings import JoinStreams
     from headstart.types import ASGIApp, CacheKey, Entry, Headers, Receive, Scope, Send
@@ -240,7 +239,7 @@ class Engine:
         finally:
             repeat = context.prepared.repeat
             if repeat is not None and self.finder is not None and context.succeeded:
-                self.finder.note_answered(repeat)
+                self.finder.answered.note(repeat)
             if context.claim is not None:
                 context.claim.close()
             # Drops wrappers of ``send`` that refer to the context: a cycle keeps the body.
@@ -712,15 +711,14 @@ class Engine:
         held = LOG_BYTES if endpoint.document is None else HELD_DOCUMENT_BYTES
         flight = Flight(held, call.deadline, context.caller)
         claim = context.claim
-        if (
+        follows = (
             claim is not None
             and claim.elsewhere is not None
             and context.held_out is None
             and identity is not None
-        ):
-            upstream = self._following(context, claim, flight, upstream)
-        elif twin is not None:
-            upstream = self._awaiting(context, twin, upstream)
+        )
+        if follows or twin is not None:
+            upstream = self._waiting(context, flight, upstream, None if follows else twin)
         if identity is not None:
             self.flights[identity] = flight
             if claim is not None:
@@ -741,28 +739,23 @@ class Engine:
         flight.pump = self.calls.spawn(pumped.run)
         return flight
 
-    def _following(
-        self, context: RequestContext, claim: LeaseClaim, flight: Flight, upstream: Upstream
+    def _waiting(
+        self, context: RequestContext, flight: Flight, upstream: Upstream, twin: Flight | None
     ) -> Upstream:
-        """Return the upstream that follows another process's call, or else asks ``upstream``."""
-        from headstart.middleware.upstreams.followed import FollowedCall
+        """Return a candidate that gives the answer of an equal call, or else asks ``upstream``.
 
-        assert self.shared is not None
-        rescued = self._routes.get(context.prepared.route, NO_ROUTE).rescued
-        waiting = self._waiting(context, upstream)
-        return FollowedCall(self.shared, claim, flight, waiting, rescued)
-
-    def _awaiting(self, context: RequestContext, twin: Flight, upstream: Upstream) -> Upstream:
-        """Return a candidate that gives the twin's whole answer, or else asks ``upstream``."""
-        from headstart.middleware.upstreams.followed import AwaitedTwin
-
-        return AwaitedTwin(twin, self._waiting(context, upstream))
-
-    def _waiting(self, context: RequestContext, upstream: Upstream) -> WaitingCall:
-        from headstart.middleware.upstreams.followed import WaitingCall
+        The equal call is ``twin``; None: another process makes it.
+        """
+        from headstart.middleware.upstreams.followed import AwaitedTwin, FollowedCall, WaitingCall
 
         render = partial(self._render_for, context)
-        return WaitingCall(upstream, context.endpoint.dialect, render, self.options.join_streams)
+        own = WaitingCall(upstream, context.endpoint.dialect, render, self.options.join_streams)
+        if twin is not None:
+            return AwaitedTwin(twin, own)
+        assert self.shared is not None
+        assert context.claim is not None
+        rescued = self._routes.get(context.prepared.route, NO_ROUTE).rescued
+        return FollowedCall(self.shared, context.claim, flight, own, rescued)
 
     def _render_for(self, context: RequestContext, entry: Entry) -> StoredResponse | None:
         """Return an entry that was stored since the lookup; None if it must not answer."""

@@ -430,7 +430,7 @@ class _RelayClient:
             async for piece in iterate_body(self._receive):
                 self.received += len(piece)
                 await self._pieces.put(piece)
-                self._extend()
+                self._restart_timer()  # the limit counts from the last byte of an upload
             self.ended = True
             await self._pieces.put(None)
             await watch(self._receive, self._leave)
@@ -453,15 +453,15 @@ class _RelayClient:
 
     def limit(self, limit_s: float | None) -> None:
         """Set another time limit, which counts from now on."""
-        if limit_s != self.limit_s and not self._timer.expired():
+        if limit_s != self.limit_s:
             self.limit_s = limit_s
-            now = asyncio.get_running_loop().time()
-            self._timer.reschedule(None if limit_s is None else now + limit_s)
+            self._restart_timer()
 
-    def _extend(self) -> None:
-        """Extend the time limit, which counts from the last byte of an upload."""
-        if self.limit_s is not None and not self._timer.expired():
-            self._timer.reschedule(asyncio.get_running_loop().time() + self.limit_s)
+    def _restart_timer(self) -> None:
+        """Let the time limit count from now on."""
+        if not self._timer.expired():
+            now = asyncio.get_running_loop().time()
+            self._timer.reschedule(None if self.limit_s is None else now + self.limit_s)
 
     def _leave(self) -> None:
         self.error = ClientGone()
