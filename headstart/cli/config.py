@@ -42,6 +42,7 @@ from headstart.types import (
     RefusalDelta,
     TextDelta,
     ToolCallDelta,
+    is_pattern,
     new_ulid,
 )
 
@@ -52,9 +53,6 @@ if TYPE_CHECKING:
     from headstart.policies.routing.failures import Failure
     from headstart.reply import Reply
     from headstart.types import Headers
-
-
-_WILD = frozenset("*?[")
 
 
 @click.group(epilog="\b\nExample:\n  headstart config check --config headstart.toml")
@@ -250,17 +248,13 @@ class ConfigReport(msgspec.Struct, frozen=True, kw_only=True):
 def report_on(settings: Settings, environ: Mapping[str, str]) -> ConfigReport:
     """Return the report, without asking an upstream."""
     by_name = {upstream.name: upstream for upstream in settings.upstream}
+    notes = list(notes_on(settings))
+    for route in settings.route:
+        notes += [f"route {route.name!r}: {note}" for note in _notes(route, by_name)]
     return ConfigReport(
         upstreams=tuple(_upstream(each, environ) for each in settings.upstream),
         routes=tuple(_route(each, by_name) for each in settings.route),
-        notes=(
-            *notes_on(settings),
-            *(
-                f"route {route.name!r}: {note}"
-                for route in settings.route
-                for note in dict.fromkeys(_notes(route, by_name))
-            ),
-        ),
+        notes=tuple(dict.fromkeys(notes)),
         problems=tuple(start_problems(settings, environ)),
         listing=listing_note(settings),
     )
@@ -285,7 +279,7 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
 def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> RouteReport:
     strategy, model = strategy_of(route), route.match.model
     asked = {
-        name: model if _WILD & set(model) else model_at(by_name[name], model)
+        name: model if is_pattern(model) else model_at(by_name[name], model)
         for name in strategy.members
     }
     kind = strategy.composition if strategy.nested else strategy.strategy
@@ -300,7 +294,7 @@ def _notes(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Ite
     compares = "cheapest(" in strategy.composition
     members = [by_name[name] for name in strategy.members]
     for upstream in members:
-        if not _WILD & set(model):
+        if not is_pattern(model):
             yield from _model_notes(upstream, model_at(upstream, model), compares=compares)
         elif compares and not _has_prices(upstream):
             yield (
@@ -453,7 +447,7 @@ def model_for(upstream: UpstreamSettings, settings: Settings) -> str | None:
     """
     for route in settings.route:
         pattern = route.match.model
-        if upstream.name in strategy_of(route).members and not _WILD & set(pattern):
+        if upstream.name in strategy_of(route).members and not is_pattern(pattern):
             return model_at(upstream, pattern)
     known = model_table().names_at(upstream.preset or "")
     own = [real for alias, real in upstream.models.items() if known.get(alias) != real]

@@ -117,10 +117,7 @@ class WrapOptions:
     token_env: str | None = token_field()
 
 
-@command(
-    WrapOptions,
-    context_settings={"allow_interspersed_args": False},
-)
+@command(WrapOptions, context_settings={"allow_interspersed_args": False})
 def wrap(options: WrapOptions) -> None:
     """Run a command-line tool against a sidecar, and print the savings at its end.
 
