@@ -202,7 +202,10 @@ def _keys(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
         )
     if settings.upstream and not missing:
         own = sum(upstream.has_own_key for upstream in settings.upstream)
-        yield ok("keys", f"{own} of {len(settings.upstream)} upstreams have a key of the operator")
+        text = f"{own} of {len(settings.upstream)} upstreams have a key of their own"
+        if own < len(settings.upstream) and not server.client_keys:
+            text += "; the others get the callers' keys"
+        yield ok("keys", text)
 
 
 async def _port(server: ServerSettings) -> AsyncIterator[Finding]:

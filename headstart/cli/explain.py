@@ -110,7 +110,7 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
             "A person called this entry, or an answer to this question, wrong. "
             "Feedback with correct: true for the same request lifts this veto."
         )
-    else:
+    elif served.outcome != "exact":  # an exact repeat needs no judgement
         console.print(_why_unjudged(served))
 
 

@@ -335,8 +335,10 @@ def _learning_line(cache: CacheSettings) -> str:
     similarity = cold_start_threshold(target)
     cold = "only exact repeats are served"
     if similarity is not None:
-        first = f"{STRICT}, then {similarity}" if cache.cold_start == "strict" else f"{similarity}"
-        cold = f"rewordings from similarity {first} are served without this promise"
+        first = f"{similarity} on"
+        if cache.cold_start == "strict":
+            first = f"{STRICT} on, later from {first}"
+        cold = f"it serves rewordings without this promise: from similarity {first}"
     text = (
         f"at most {target:.1%} of the {of} wrong; learns from every miss; {audited}; "
         f"until it has learned enough, {cold}"
