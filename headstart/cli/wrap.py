@@ -122,11 +122,11 @@ def wrap(options: WrapOptions) -> None:
     """Run a command-line tool against a sidecar, and print the savings at its end.
 
     The tool is claude, codex, gemini, aider or any other program that reads the address of its
-    provider from the usual variables. If no sidecar runs at --url, one is started for the time of
-    the tool. It has the configuration, if there is one. Without a configuration it has the tool's
-    provider (at the address in its usual variable, if that is set), a cache in memory, compression
-    without loss, and marks for the provider's prompt cache. The tool sends its own key. The command
-    exits with the tool's exit status.
+    provider from the usual variables. If no sidecar runs at --url, one is started, and it stops
+    when the tool has ended. It uses the configuration file, if there is one. Otherwise it calls the
+    tool's provider (at the address in its usual variable, if that is set), with a cache in memory,
+    compression without loss, and marks for the provider's prompt cache. The tool sends its own key.
+    The command exits with the tool's exit status.
 
     Examples:
       headstart wrap claude
