@@ -46,7 +46,7 @@ RETRY_S = 1.0
 """Time until a failed settlement is tried again."""
 SETTLES_S = 5.0
 """Longest wait at the end for the counts of the last calls."""
-_AWAY = (
+_NO_COUNTERS = (
     "the store that counts what this API key uses (cache.store) does not answer or takes no "
     "writes, so no call can be charged to it; try again"
 )
@@ -312,8 +312,8 @@ class ClientLedger:
                 charged = await self._charge(reservation)
         except StoreError as error:
             what, hour = f"counters: {error}", f"{now // 3600}"
-            self._say(what, hour, f"calls of client keys with limits get 503: {error}")
-            raise LimitsUnavailable(_AWAY) from error
+            self._log_once(what, hour, f"calls of client keys with limits get 503: {error}")
+            raise LimitsUnavailable(_NO_COUNTERS) from error
         for allowance, charge, value in zip(allowances, charges, charged.values, strict=True):
             self._note_tokens(call.caller, allowance, charge, value)
         if charged.added:
@@ -323,7 +323,7 @@ class ClientLedger:
         if refused.lasts:
             ends = clock_time(self.clock() + refused.retry_after_s)
             text = f"a call of client key {call.caller} gets 429: {refused}"
-            self._say(f"{call.caller} refused", ends, text)
+            self._log_once(f"{call.caller} refused", ends, text)
         raise refused
 
     async def _charge(self, reservation: Reservation) -> Charged:
@@ -491,7 +491,7 @@ class ClientLedger:
             return
         if used >= WARN_AT * allowance.most:
             until = clock_time(charge.expires - KEPT_S)
-            self._say(
+            self._log_once(
                 f"{caller} {allowance.setting}",
                 until,
                 f"client key {caller} has used {used / max(1, allowance.most):.0%} of its "
@@ -499,7 +499,7 @@ class ClientLedger:
                 f"{shown(allowance, allowance.most)}, with calls in flight) until {until}",
             )
 
-    def _say(self, what: str, until: str, text: str) -> None:
+    def _log_once(self, what: str, until: str, text: str) -> None:
         if (what, until) not in self._warned:
             # Notes of the last day or month are not needed any more.
             self._warned = {each for each in self._warned if each[0] != what} | {(what, until)}

@@ -188,20 +188,20 @@ class FailureLog:
         if type(observation) is Served:
             if observation.attempts or observation.error:
                 if self._failing:
-                    self._tell_answers(observation)
+                    self._log_recovered(observation)
                 for cause in _causes(observation):
-                    self._tell_upstream(cause)
+                    self._log_upstream(cause)
                 if self._unpriced is not None:
                     self._unpriced.notify(observation)
         elif isinstance(observation, StageFailed):
-            self._tell_stage(observation)
+            self._log_stage(observation)
         elif self._store_failures and type(observation) is Committed:
             logger.warning("the store takes entries again")
             for failure, told_at in self._store_failures.items():
                 self._quiet_until[failure] = told_at + STORE_QUIET_S
             self._store_failures.clear()
 
-    def _tell_stage(self, failed: StageFailed) -> None:
+    def _log_stage(self, failed: StageFailed) -> None:
         failure, now = (failed.stage, failed.error), self._clock()
         if now < self._quiet_until.get(failure, now):
             return
@@ -216,7 +216,7 @@ class FailureLog:
             f" ({failed.detail})" if failed.detail else "",
         )
 
-    def _tell_upstream(self, cause: _Cause) -> None:
+    def _log_upstream(self, cause: _Cause) -> None:
         now, quiet = self._clock(), self._causes.get(cause)
         if quiet is not None and now < quiet.until:
             quiet.more += 1
@@ -238,7 +238,7 @@ class FailureLog:
             else "",
         )
 
-    def _tell_answers(self, served: Served) -> None:
+    def _log_recovered(self, served: Served) -> None:
         """Log the first answer of an upstream after a failure that was logged."""
         for each in served.attempts:
             if each.outcome is WON and each.upstream in self._failing:

@@ -553,7 +553,7 @@ class CallTask:
                 if self._whole:
                     await read_whole(reply)
                 self.reply = reply
-                self._tell()
+                self._note_known()
                 await self._released.wait()
             except BaseException as error:
                 failure = error
@@ -564,13 +564,13 @@ class CallTask:
         except Exception as error:  # noqa: BLE001 - whatever it is, the waiting task raises it
             if self.reply is None:
                 self.error = error
-                self._tell()
+                self._note_known()
         finally:
             # A cancelled task keeps its traceback, which refers to this object. Each loser would
             # leave such a cycle.
             self._task = None
 
-    def _tell(self) -> None:
+    def _note_known(self) -> None:
         self._known.set()
         if self._changed is not None:
             self._changed(self)
