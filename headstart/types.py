@@ -777,3 +777,8 @@ class EntryFilter(Frozen):
             and (self.prefix is None or (entry.key.query or "").startswith(self.prefix))
             and (self.before is None or entry.created < self.before)
         )
+
+
+def is_pattern(name: str) -> bool:
+    """Tell whether a model's name in a route is a pattern for several names."""
+    return not {"*", "?", "["}.isdisjoint(name)

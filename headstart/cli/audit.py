@@ -113,19 +113,16 @@ async def audit_of_store(url: str | None, path: Path | None, since: float) -> Au
 
 def _exit_if_more_wrong(found: AuditReport, most: float) -> None:
     """Exit with 1 when a bound of the latest week exceeds ``most``."""
-    for row in latest_week(found):
+    newest = max((row.week for row in found.certificates), default=None)
+    for row in found.certificates:
+        if row.week != newest:
+            continue
         bound = row.bound_per_request if found.error_of == "requests" else row.bound_per_hit
         if bound is not None and bound > most:
             raise click.ClickException(
                 f"{row.week}, {row.name}: up to {bound:.2%} of the {found.error_of} may be"
                 f" wrong by {row.audits:,} audits, over --fail-over {most:.2%}"
             )
-
-
-def latest_week(found: AuditReport) -> list[CertificateRow]:
-    """Return the rows of the newest week with rows."""
-    newest = max((row.week for row in found.certificates), default=None)
-    return [row for row in found.certificates if row.week == newest]
 
 
 def print_audit(console: Console, found: AuditReport) -> None:

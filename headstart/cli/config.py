@@ -28,10 +28,11 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, RequestError, UpstreamError
 from headstart.factory.context import clock
-from headstart.factory.upstreams import open_upstreams
+from headstart.factory.upstreams import cloud_access, open_upstreams
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
 from headstart.settings import RouteSettings, Settings, UpstreamSettings, masked, masked_variable
+from headstart.sockets import tls_of
 from headstart.types import (
     UNDECODABLE,
     Call,
@@ -41,6 +42,7 @@ from headstart.types import (
     RefusalDelta,
     TextDelta,
     ToolCallDelta,
+    is_pattern,
     new_ulid,
 )
 
@@ -50,10 +52,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Upstream
     from headstart.policies.routing.failures import Failure
     from headstart.reply import Reply
-    from headstart.types import Headers, StreamEvent
-
-
-_WILD = frozenset("*?[")
+    from headstart.types import Headers
 
 
 @click.group(epilog="\b\nExample:\n  headstart config check --config headstart.toml")
@@ -158,34 +157,24 @@ def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
     if token is not None and not environ.get(token):
         yield f"server.admin_token_env names {masked_variable(token)}, which is not set"
     for upstream in settings.upstream:
-        yield from _cloud_problems(upstream, environ)
+        yield from _problem_in(cloud_access, upstream, environ)
         for variable in upstream.key_variables:
             if not environ.get(variable):
                 shown = masked_variable(variable)
                 yield f"upstream {upstream.name!r} names {shown}, which is not set"
-    checks: tuple[Callable[[Settings], None], ...] = (
-        _read_certificates, _read_encoder, _read_state, _find_record
-    )  # fmt: skip
-    for check in checks:
-        try:
-            check(settings)
-        except ConfigError as error:
-            yield str(error)
+    for read in (_read_certificates, _read_encoder, _read_state, _find_record):
+        yield from _problem_in(read, settings)
 
 
-def _cloud_problems(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the missing settings of an upstream at a cloud provider."""
-    from headstart.factory.upstreams import cloud_access
-
+def _problem_in(read: Callable[..., object], *given: object) -> Iterator[str]:
+    """Yield the problem that ``read`` finds, if there is one."""
     try:
-        cloud_access(upstream, environ)
+        read(*given)
     except ConfigError as error:
         yield str(error)
 
 
 def _read_certificates(settings: Settings) -> None:
-    from headstart.sockets import tls_of
-
     for upstream in settings.upstream:
         tls_of(upstream.name, upstream.ca_file, upstream.client_cert_file)
 
@@ -259,17 +248,13 @@ class ConfigReport(msgspec.Struct, frozen=True, kw_only=True):
 def report_on(settings: Settings, environ: Mapping[str, str]) -> ConfigReport:
     """Return the report, without asking an upstream."""
     by_name = {upstream.name: upstream for upstream in settings.upstream}
+    notes = list(notes_on(settings))
+    for route in settings.route:
+        notes += [f"route {route.name!r}: {note}" for note in _notes(route, by_name)]
     return ConfigReport(
         upstreams=tuple(_upstream(each, environ) for each in settings.upstream),
         routes=tuple(_route(each, by_name) for each in settings.route),
-        notes=(
-            *notes_on(settings),
-            *(
-                f"route {route.name!r}: {note}"
-                for route in settings.route
-                for note in dict.fromkeys(_notes(route, by_name))
-            ),
-        ),
+        notes=tuple(dict.fromkeys(notes)),
         problems=tuple(start_problems(settings, environ)),
         listing=listing_note(settings),
     )
@@ -294,7 +279,7 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
 def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> RouteReport:
     strategy, model = strategy_of(route), route.match.model
     asked = {
-        name: model if _WILD & set(model) else model_at(by_name[name], model)
+        name: model if is_pattern(model) else model_at(by_name[name], model)
         for name in strategy.members
     }
     kind = strategy.composition if strategy.nested else strategy.strategy
@@ -309,7 +294,7 @@ def _notes(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Ite
     compares = "cheapest(" in strategy.composition
     members = [by_name[name] for name in strategy.members]
     for upstream in members:
-        if not _WILD & set(model):
+        if not is_pattern(model):
             yield from _model_notes(upstream, model_at(upstream, model), compares=compares)
         elif compares and not _has_prices(upstream):
             yield (
@@ -462,7 +447,7 @@ def model_for(upstream: UpstreamSettings, settings: Settings) -> str | None:
     """
     for route in settings.route:
         pattern = route.match.model
-        if upstream.name in strategy_of(route).members and not _WILD & set(pattern):
+        if upstream.name in strategy_of(route).members and not is_pattern(pattern):
             return model_at(upstream, pattern)
     known = model_table().names_at(upstream.preset or "")
     own = [real for alias, real in upstream.models.items() if known.get(alias) != real]
@@ -522,14 +507,11 @@ async def _first_token(upstream: Upstream, model: str) -> tuple[float | None, st
             for event in piece.events:
                 if isinstance(event, ErrorReported):
                     return None, error_line(failure_in(event, reply).kind, event.message)
-                if isinstance(event, _CONTENT) and not _is_empty(event):
+                only_begins = isinstance(event, TextDelta) and not event.text
+                if isinstance(event, _CONTENT) and not only_begins:
                     return time.perf_counter() - began, None
     empty = FailureKind.EMPTY if reply.status < 400 else FailureKind.SERVER
     return None, error_line(empty, f"status {reply.status} without an answer")
-
-
-def _is_empty(event: StreamEvent) -> bool:
-    return isinstance(event, TextDelta) and not event.text
 
 
 def failure_in(event: ErrorReported, reply: Reply) -> Failure:

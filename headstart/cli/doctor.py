@@ -31,7 +31,7 @@ from headstart.sockets import bind, client_session, reason_of, tls_of, why_no_tl
 from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -137,18 +137,17 @@ async def examine(options: ServeOptions, environ: Mapping[str, str]) -> list[Fin
     found = [ok("configuration", f"read from {place}")]
     if not settings.upstream:
         found.append(await _no_upstream(settings.server))
-    checks: tuple[Callable[[], AsyncIterator[Finding]], ...] = (
-        lambda: _each(_keys(settings, environ)),
-        lambda: _port(settings.server),
-        lambda: _store(settings.cache),
-        lambda: _encoder(settings),
-        lambda: _each(_files(settings, config)),
-        lambda: _upstreams(settings, environ),
-        lambda: _each(_limits(settings.server)),
-        lambda: _collector(settings, environ),
-    )
-    for check in checks:
-        found.extend([finding async for finding in check()])
+    for findings in (
+        _each(_keys(settings, environ)),
+        _port(settings.server),
+        _store(settings.cache),
+        _encoder(settings),
+        _each(_files(settings, config)),
+        _upstreams(settings, environ),
+        _each(_limits(settings.server)),
+        _collector(settings, environ),
+    ):
+        found.extend([finding async for finding in findings])
     return found
 
 
@@ -203,7 +202,10 @@ def _keys(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
         )
     if settings.upstream and not missing:
         own = sum(upstream.has_own_key for upstream in settings.upstream)
-        yield ok("keys", f"{own} of {len(settings.upstream)} upstreams have a key of the operator")
+        text = f"{own} of {len(settings.upstream)} upstreams have a key of their own"
+        if own < len(settings.upstream) and not server.client_keys:
+            text += "; the others get the callers' keys"
+        yield ok("keys", text)
 
 
 async def _port(server: ServerSettings) -> AsyncIterator[Finding]:
@@ -280,9 +282,10 @@ def _sqlite_place(path: Path) -> Iterator[Finding]:
     while not folder.exists():
         folder = folder.parent
     if not os.access(folder, os.W_OK | os.X_OK):
+        user = "" if sys.platform == "win32" else f" (id {os.geteuid()})"
         yield problem(
             "store",
-            f"{folder} cannot be written to by this user{_user_id()}",
+            f"{folder} cannot be written to by this user{user}",
             f"chown the folder to the server's user, or name another file in cache.store ({path})",
         )
         return
@@ -295,12 +298,6 @@ def _sqlite_place(path: Path) -> Iterator[Finding]:
         )
     if not path.exists():
         yield ok("store", f"{path} will be made at the first start")
-
-
-def _user_id() -> str:
-    if sys.platform == "win32":
-        return ""
-    return f" (id {os.geteuid()})"
 
 
 async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:

@@ -83,14 +83,9 @@ def explain(options: ExplainOptions) -> None:
     if options.as_json:
         click.echo(msgspec.json.format(body).decode())
         return
-    served, verdict = read_explained(body)
-    print_explained(Console(highlight=False, soft_wrap=True), served, verdict)
-
-
-def read_explained(body: bytes) -> tuple[Served, Explanation | None]:
-    """Read the API's answer. Raises HeadstartError."""
     verdict = data_sources.decode_answer(body, Explained).verdict
-    return data_sources.decode_answer(body, Served), verdict
+    served = data_sources.decode_answer(body, Served)
+    print_explained(Console(highlight=False, soft_wrap=True), served, verdict)
 
 
 def print_explained(console: Console, served: Served, verdict: Explanation | None) -> None:
@@ -115,7 +110,7 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
             "A person called this entry, or an answer to this question, wrong. "
             "Feedback with correct: true for the same request lifts this veto."
         )
-    else:
+    elif served.outcome != "exact":  # an exact repeat needs no judgement
         console.print(_why_unjudged(served))
 
 

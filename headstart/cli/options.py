@@ -236,7 +236,7 @@ def config_field() -> Any:
 _CONFIG_HELP = "Configuration file.  [default: ./headstart.toml, if there is one]"
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Write a line to standard output. A server goes on if nobody is left to read it."""
     with contextlib.suppress(OSError):
         click.echo(line)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 import msgspec
 
-from headstart.cli.options import command, config_field, option, say, setting, upstream_field
+from headstart.cli.options import command, config_field, option, print_line, setting, upstream_field
 from headstart.cli.reload import ReloadOnSignal, survive_hangups
 from headstart.config.checks import billing_note, checked, ignored_proxy, notes_on
 from headstart.config.loading import load_settings
@@ -70,10 +70,9 @@ def serve(options: ServeOptions) -> None:
     """Run the sidecar proxy: it caches chat requests and relays all other paths under /v1/.
 
     Without a configuration it uses the providers whose key variables are set, or an Ollama or vLLM
-    on this machine. --race, --hedge and --fallback take the names of providers: presets (openai,
-    anthropic, groq, together, …: docs/providers.md), or each [[upstream]] of the configuration.
-    Each of them needs its key in its usual variable. The server is ready when /_headstart/ready
-    answers 200.
+    on this machine. --race, --hedge and --fallback take names of presets (openai, anthropic, groq,
+    together, …: docs/providers.md) or of upstreams of the configuration. Each of them needs its key
+    in its usual variable. The server is ready when /_headstart/ready answers 200.
 
     Examples:
       headstart serve --upstream https://api.openai.com/v1
@@ -238,11 +237,11 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
     async def reload() -> None:
         changed = await asyncio.to_thread(load)
         await server.replace(changed)
-        say("the configuration was reloaded")
+        print_line("the configuration was reloaded")
 
     async def announce(started: SidecarServer) -> None:
         reloads.listen(started.spawn)
-        say(banner(settings, listening.getsockname()[1]))
+        print_line(banner(settings, listening.getsockname()[1]))
 
     # When the server has stopped, uvicorn sends the signal to this process again.
     signal.signal(signal.SIGTERM, end_process)
@@ -255,7 +254,7 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
             listening,
             log_level=log_level,
             on_start=announce,
-            on_drain=lambda server: say(draining_line(server)),
+            on_drain=lambda server: print_line(draining_line(server)),
         )
         server.run()
 
@@ -335,8 +334,10 @@ def _learning_line(cache: CacheSettings) -> str:
     similarity = cold_start_threshold(target)
     cold = "only exact repeats are served"
     if similarity is not None:
-        first = f"{STRICT}, then {similarity}" if cache.cold_start == "strict" else f"{similarity}"
-        cold = f"rewordings from similarity {first} are served without this promise"
+        first = f"{similarity} on"
+        if cache.cold_start == "strict":
+            first = f"{STRICT} on, later from {first}"
+        cold = f"it serves rewordings without this promise: from similarity {first}"
     text = (
         f"at most {target:.1%} of the {of} wrong; learns from every miss; {audited}; "
         f"until it has learned enough, {cold}"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.cli.options import say
+from headstart.cli.options import print_line
 from headstart.cli.reload import ReloadOnSignal
 from headstart.cli.sidecar_server import GONE
 from headstart.cli.worker_channel import (
@@ -333,7 +333,7 @@ class WorkerPool:
             await self._hand_over(worker, self.settings)
         if not self._announced and self.count == len(self._ready_workers()):
             self._announced = True
-            say(self.banner(self.listening.getsockname()[1]))
+            print_line(self.banner(self.listening.getsockname()[1]))
 
     def _ready_workers(self) -> list[_Worker]:
         return [each for each in self._workers.values() if each.ready_at is not None]
@@ -378,7 +378,7 @@ class WorkerPool:
                     raise
                 done.append(worker)
             self.settings = settings
-        say("the configuration was reloaded")
+        print_line("the configuration was reloaded")
 
     async def _hand_over(self, worker: _Worker, settings: Settings) -> None:
         """Let a worker serve with other settings. Raises HeadstartError."""

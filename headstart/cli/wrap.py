@@ -117,19 +117,16 @@ class WrapOptions:
     token_env: str | None = token_field()
 
 
-@command(
-    WrapOptions,
-    context_settings={"allow_interspersed_args": False},
-)
+@command(WrapOptions, context_settings={"allow_interspersed_args": False})
 def wrap(options: WrapOptions) -> None:
     """Run a command-line tool against a sidecar, and print the savings at its end.
 
     The tool is claude, codex, gemini, aider or any other program that reads the address of its
-    provider from the usual variables. If no sidecar runs at --url, one is started for the time of
-    the tool. It has the configuration, if there is one. Without a configuration it has the tool's
-    provider (at the address in its usual variable, if that is set), a cache in memory, compression
-    without loss, and marks for the provider's prompt cache. The tool sends its own key. The command
-    exits with the tool's exit status.
+    provider from the usual variables. If no sidecar runs at --url, one is started, and it stops
+    when the tool has ended. It uses the configuration file, if there is one. Otherwise it calls the
+    tool's provider (at the address in its usual variable, if that is set), with a cache in memory,
+    compression without loss, and marks for the provider's prompt cache. The tool sends its own key.
+    The command exits with the tool's exit status.
 
     Examples:
       headstart wrap claude
@@ -328,18 +325,15 @@ _REMOVED = re.compile(
 
 def _sums(server: RunningServer) -> Sums | HeadstartError:
     """Return the sums of a sidecar, or the reason why they cannot be read. The tool runs anyway."""
-    try:
-        return _read_sums(server)
-    except HeadstartError as error:
-        return error
 
-
-def _read_sums(server: RunningServer) -> Sums:
     async def ask() -> tuple[bytes, bytes]:
         return await server.ask("live?window_s=86400"), await server.ask("metrics")
 
-    live, metrics = anyio.run(ask)
-    totals = data_sources.decode_answer(live, _Live).view.totals
+    try:
+        live, metrics = anyio.run(ask)
+        totals = data_sources.decode_answer(live, _Live).view.totals
+    except HeadstartError as error:
+        return error
     return Sums(
         totals.requests,
         sum(totals.outcomes.get(each, 0) for each in ("exact", "semantic")),

@@ -29,6 +29,7 @@ from headstart.errors import ConfigError
 from headstart.interfaces import STORE_SCHEMES, STORES
 from headstart.settings import CacheSettings, JudgeInCode, Settings, Strategy, masked_url
 from headstart.sockets import is_loopback_host
+from headstart.types import is_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -273,7 +274,6 @@ def _expression_problems(setting: str, stated: str | tuple[str, ...]) -> Iterato
 
 _CONCURRENT = frozenset({"race", "hedge"})
 """Strategies that make several calls for one request and cancel the slower ones."""
-_WILD = frozenset("*?[")
 
 
 def strategy_problems(settings: Settings) -> Iterator[str]:
@@ -406,7 +406,7 @@ def asked_models(pattern: str, members: Sequence[UpstreamSettings]) -> tuple[str
 
     For all other names the model table chooses equal models.
     """
-    if not _WILD & set(pattern):
+    if not is_pattern(pattern):
         return (pattern,)
     aliases = {
         alias

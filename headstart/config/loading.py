@@ -7,7 +7,7 @@ import re
 import tomllib
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+T = TypeVar("T")
 PREFIX = "HEADSTART_"
 _EXAMPLES = {
     "upstream": (
@@ -59,7 +60,10 @@ def read_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
     for variable, name, text in _own_variables(environ):
         steps = name.split("__")
         if steps[0] in LISTS:
-            yield steps[0], _tables_from(variable, steps[0], text)
+            section = steps[0]
+            wanted = f"holds all of [[{section}]] as a JSON list of objects, {_EXAMPLES[section]}"
+            wrong = f"{variable}: {PREFIX}{section.upper()} {wanted}"
+            yield section, _from_json(text, list[dict[str, object]], wrong)
         elif len(steps) > 1:
             section, key = ".".join(steps[:-1]), steps[-1]
             for index, step in enumerate(steps):
@@ -119,21 +123,12 @@ def _by_single_name() -> dict[str, str]:
     }
 
 
-def _tables_from(variable: str, section: str, text: str) -> object:
+def _from_json(text: str, type: type[T], wrong: str) -> T:
+    """Return the value of a JSON text. Raises ConfigError with ``wrong`` if it is none."""
     try:
-        return msgspec.json.decode(text, type=list[dict[str, object]])
+        return msgspec.json.decode(text, type=type)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise ConfigError(
-            f"{variable}: {PREFIX}{section.upper()} holds all of [[{section}]] as a JSON list of "
-            f"objects, {_EXAMPLES[section]}"
-        ) from error
-
-
-def _object_from(variable: str, text: str) -> object:
-    try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ConfigError(f"{variable}: no JSON object of names and values") from error
+        raise ConfigError(wrong) from error
 
 
 def _items(text: str) -> list[object]:
@@ -149,16 +144,16 @@ def _typed(variable: str, section: str, key: str, text: str) -> object:
     A list is separated by commas, or in JSON. If a setting also takes names, a JSON object gives
     them.
     """
-    kind = settings_of(section)[key]
+    kind, no_object = settings_of(section)[key], f"{variable}: no JSON object of names and values"
     if text == NONE and may_be_none(kind):
         return text
     if text.startswith("{") and get_origin(kind) is dict:
-        return _object_from(variable, text)
+        return _from_json(text, dict[str, object], no_object)
     if table_type(kind) is not None:
         raise ConfigError(f"{variable}: a table; set its keys, as in {variable}__NAME")
     value: object = read_share(kind, text)
     if text.startswith("{") and any(get_origin(each) is dict for each in get_args(kind)):
-        value = _object_from(variable, text)
+        value = _from_json(text, dict[str, object], no_object)
     elif may_be_empty(kind):
         value = _items(text)
     check_choice(section, key, value, variable)

@@ -28,12 +28,12 @@ from headstart.factory.caching import (
 )
 from headstart.factory.context import BuildContext, clock, follow_secret, new_id, persist
 from headstart.factory.routing import (
-    concise_levels,
     expressions,
     lifetimes,
     make_router,
     one_or_more,
     open_shaping,
+    outputs_by_route,
     route_rule,
     socket_upstreams,
 )
@@ -363,7 +363,7 @@ class EngineBuilder:
             parts.hit_decider,
             clock=clock,
             answered=RecentAnswers(time.monotonic),
-            concise=concise_levels(self._settings),
+            concise={name: each.concise for name, each in outputs_by_route(self._settings).items()},
             wait_limit=wait_limit,
         )
 

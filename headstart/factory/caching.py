@@ -181,12 +181,10 @@ def make_domains(build: BuildContext) -> Domains | None:
 
 def make_policy(cache: CacheSettings, domains: Domains | None) -> StaticMatch | VerifiedMatch:
     """Return the policy that decides whether a neighbour may answer."""
+    from headstart.policies.match import StaticMatch, VerifiedMatch
+
     if domains is None:
-        from headstart.policies.match import StaticMatch
-
         return StaticMatch(cache.threshold, cache.guards)
-    from headstart.policies.match import VerifiedMatch
-
     return VerifiedMatch(error_limit_of(cache), domains.get, cache.guards)
 
 

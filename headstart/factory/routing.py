@@ -53,6 +53,11 @@ def compression_by_route(settings: Settings) -> dict[str, CompressionSettings]:
     return {"": settings.compression, **own}
 
 
+def outputs_by_route(settings: Settings) -> dict[str, OutputSettings]:
+    """Return the settings of answers by route; "" stands for all other routes."""
+    return {"": settings.output, **{each.name: settings.output.at(each) for each in settings.route}}
+
+
 LENGTHS_NAME = "output-lengths"
 
 
@@ -72,20 +77,20 @@ class ShapingBuilder:
         lengths: Lengths,
     ) -> None:
         self.context = StepContext(build.observers, clock)
-        self._settings = build.settings
         self._worker = worker
         self._lengths = lengths
         self._compression = compression_by_route(build.settings)
+        self._outputs = outputs_by_route(build.settings)
         self._prefill = _prefill_by_target(opened)
 
-    def wrap(self, candidate: Candidate, route: RouteSettings | None) -> Candidate:
+    def wrap(self, candidate: Candidate, route: str) -> Candidate:
         """Return a candidate that runs a route's steps; ``candidate`` itself if it has no steps."""
-        output = self._settings.output.at(route)
-        steps = list(self._steps(output, "" if route is None else route.name))
+        steps = list(self._steps(route))
         return ShapedCandidate(candidate, steps, self.context) if steps else candidate
 
-    def _steps(self, output: OutputSettings, route: str) -> Iterator[Step]:
+    def _steps(self, route: str) -> Iterator[Step]:
         """Yield steps in the order in which they see a call. Modules load where they are used."""
+        output = self._outputs[route]
         if output.edits != "off":
             from headstart.middleware.shaping.edits import AskForEdits
 
@@ -113,18 +118,12 @@ class ShapingBuilder:
             yield CompressPrompts(compression, self._worker, recoverable)
 
 
-def concise_levels(settings: Settings) -> dict[str, int]:
-    """Return the level of brevity by route; "" stands for all other routes."""
-    levels = {route.name: settings.output.at(route).concise for route in settings.route}
-    return {"": settings.output.concise, **levels}
-
-
 async def open_shaping(build: BuildContext, opened: tuple[OpenedUpstream, ...]) -> ShapingBuilder:
     """Return the builder of steps. It starts with the answer lengths that earlier runs learned."""
     from headstart.policies.output.answer_limits import Lengths
 
     lengths = Lengths()
-    outputs = [build.settings.output.at(route) for route in (None, *build.settings.route)]
+    outputs = outputs_by_route(build.settings).values()
     if any(each.max_tokens != "off" for each in outputs):
         await persist(build, LENGTHS_NAME, "output", saved=lengths.saved, load=lengths.load)
     quoting = any(each.quotes for each in outputs)
@@ -197,8 +196,9 @@ def make_router(
     ``panels`` gets the judges of each cascade, by the name under which their state is saved.
     ``states.hedges`` gets the budget of each hedge, by route and strategy.
     """
-    predicting = shaping.context if _predicts(settings) else None
-    compression = settings.compression
+    outputs, compression = outputs_by_route(settings), settings.compression
+    predicts = any(each.predictions or each.edits == "prediction" for each in outputs.values())
+    predicting = shaping.context if predicts else None
     caching = shaping.context if compression.prompt_cache == "auto" else None
     builder = CandidateBuilder(
         opened,
@@ -206,39 +206,32 @@ def make_router(
         states,
         TargetSteps(states, compression, predicting=predicting, caching=caching),
     )
-    without_upstreams = [route for route in settings.route if not route.upstreams]
+    without_upstreams = [route.name for route in settings.route if not route.upstreams]
     providers = []
     for each in opened:
         alone = builder.single(each.settings.name)
-        shaped = {route.name: shaping.wrap(alone, route) for route in without_upstreams}
-        candidates = {"": shaping.wrap(alone, None), **shaped}
+        candidates = {name: shaping.wrap(alone, name) for name in ("", *without_upstreams)}
         providers.append(provider_of(each, candidates, builder.relay(each.settings.name, each)))
-    rescued = partial(builder.with_rescue, Strategy(), settings.output)
-    routes = {"": BuiltRoute(predicts=settings.output.predictions, rescued=rescued)}
+    rescued = partial(builder.with_rescue, Strategy(), outputs[""])
+    routes = {"": BuiltRoute(predicts=outputs[""].predictions, rescued=rescued)}
     for route in settings.route:
-        chosen = strategy_of(route)
+        chosen, output = strategy_of(route), outputs[route.name]
         candidate, relays = None, {}
         if route.upstreams:
-            candidate = shaping.wrap(builder.route(route.name, chosen), route)
+            candidate = shaping.wrap(builder.route(route.name, chosen), route.name)
             relays = builder.relays(route.name, chosen)
         routes[route.name] = BuiltRoute(
             candidate,
             relays,
             chosen.deadline_s,
             chosen.early_200_s,
-            predicts=settings.output.at(route).predictions,
-            rescued=partial(builder.with_rescue, chosen, settings.output.at(route)),
+            predicts=output.predictions,
+            rescued=partial(builder.with_rescue, chosen, output),
             # In a cascade, the strong model answers calls whose drafts no judge can read.
             members=chosen.members[:: -1 if chosen.strategy == "cascade" else 1],
             assumes_equal=chosen.equal_models == "assume",
         )
     return Router(providers, routes, names_conversations=caching is not None)
-
-
-def _predicts(settings: Settings) -> bool:
-    """Return whether a route sends predicted outputs to providers."""
-    outputs = [settings.output.at(route) for route in (None, *settings.route)]
-    return any(each.predictions or each.edits == "prediction" for each in outputs)
 
 
 class TargetSteps(NamedTuple):

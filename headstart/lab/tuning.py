@@ -60,7 +60,9 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
     """
     wanted = next(each for each in targets if each.max_error == max_error)
     pick = _pick(targets, wanted)
-    explained = tuple(_explain(each) for each in targets if _exceeds(each))
+    explained = tuple(
+        _explain(each) for each in targets if (each.rates.wrong_per_hit or 0.0) > each.max_error
+    )
     if pick is None and not any(each.learned for each in targets):
         short = (
             f"The log is too short to tell: in {wanted.rates.n:,} prompts no target ended the "
@@ -110,20 +112,13 @@ def _pick(targets: Sequence[TargetResult], wanted: TargetResult) -> TargetResult
     stricter = [each for each in reversed(targets) if each.max_error < wanted.max_error]
     others = [each for each in targets if each.max_error > wanted.max_error]
     order = [wanted, *others] if _kept(wanted) else [*stricter, *others]
-    return next((each for each in order if _kept(each) and _is_worth_it(each)), None)
-
-
-def _is_worth_it(target: TargetResult) -> bool:
-    return (target.late.hit_rate or 0.0) >= WORTH_IT
+    worth_it = (each for each in order if (each.late.hit_rate or 0.0) >= WORTH_IT)
+    return next(filter(_kept, worth_it), None)
 
 
 def _kept(target: TargetResult) -> bool:
     """Tell whether chance explains the wrong hits of a target that is kept."""
     return target.rates.wrong_per_hit_at_least <= target.max_error
-
-
-def _exceeds(target: TargetResult) -> bool:
-    return (target.rates.wrong_per_hit or 0.0) > target.max_error
 
 
 def _expect(target: TargetResult) -> str:

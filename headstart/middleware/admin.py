@@ -54,9 +54,9 @@ from headstart.middleware.admin_state import (
     RequestRow,
     UpstreamStatus,
     UpstreamsView,
-    answer_text,
     choose_entries,
     read_limits,
+    shown_answer,
 )
 from headstart.middleware.learning.certificates import AuditReport, audit_report
 from headstart.middleware.learning.hit_decisions import DoubtfulPair, HitDecider, most_doubtful
@@ -333,7 +333,7 @@ def _pair(doubt: DoubtfulPair, asked: Entry, stored: Entry) -> ReviewPair:
 
 
 def _side(entry: Entry) -> ReviewSide:
-    return ReviewSide(question=entry.key.query or "", answer=answer_text(entry))
+    return ReviewSide(question=entry.key.query or "", answer=shown_answer(entry))
 
 
 # --- health, metrics and the cache ----------------------------------------------------------------

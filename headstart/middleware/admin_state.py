@@ -223,11 +223,11 @@ def view_entry(entry: Entry, now: float, *, texts: bool) -> EntryView:
     )
     if not texts:
         return view
-    return msgspec.structs.replace(view, question=entry.key.query, answer=answer_text(entry))
+    return msgspec.structs.replace(view, question=entry.key.query, answer=shown_answer(entry))
 
 
-def answer_text(entry: Entry) -> str:
-    """Return an answer as readable text."""
+def shown_answer(entry: Entry) -> str:
+    """Return the texts of an answer, or the whole body of one that is no chat, for a person."""
     answer = entry.answer
     if isinstance(answer, RawResponse):
         return answer.body.decode("utf-8", "replace")

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, OverLimit, StoreError
+from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, StoreError
 from headstart.observe import Observer, StageFailed, logger
 from headstart.policies.callers import (
     KEPT_S,
@@ -33,7 +33,7 @@ from headstart.policies.routing.rate_limits import tells_limit
 from headstart.types import Call, Charge, Charged, ChatRequest, LimitUse, Message, Send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headstart.attempts import Attempt
     from headstart.dialects.dialect import LimitHeaders
@@ -46,7 +46,7 @@ RETRY_S = 1.0
 """Time until a failed settlement is tried again."""
 SETTLES_S = 5.0
 """Longest wait at the end for the counts of the last calls."""
-_AWAY = (
+_NO_COUNTERS = (
     "the store that counts what this API key uses (cache.store) does not answer or takes no "
     "writes, so no call can be charged to it; try again"
 )
@@ -231,14 +231,18 @@ class ClientLedger:
             return
         if not models:
             _refuse_unknown(found, caller, "requests that cannot be read here", "")
+        await self._admit(found.limits, caller, models)
+
+    async def _admit(self, limits: ClientLimits, caller: str, models: Iterable[str]) -> None:
+        """Admit a request for these models. Raises ModelForbidden or OverLimit."""
         for model in models:
-            if not allows_model(found.limits, model):
+            if not allows_model(limits, model):
                 raise ModelForbidden(
                     f"this API key may not use the model {model!r}: the setting "
                     f"server.client_limits.{caller}.models does not name it"
                 )
-        if found.limits.requests_per_minute is not None:
-            await self._count_request(caller, found.limits.requests_per_minute)
+        if limits.requests_per_minute is not None:
+            await self._count_request(caller, limits.requests_per_minute)
 
     async def admit_request(self, caller: str, request: ChatRequest | None) -> None:
         """Admit a request; None: it cannot be read. Raises as ``admit``.
@@ -262,13 +266,9 @@ class ClientLedger:
         found = self._callers.get(call.caller)
         if found is None:
             return
-        limits = found.limits
         if not is_free:
             _refuse_unknown(found, call.caller, "calls to this path", call.model)
-        if call.model and not allows_model(limits, call.model):
-            raise ModelForbidden(f"this API key may not use the model {call.model!r}")
-        if limits.requests_per_minute is not None:
-            await self._count_request(call.caller, limits.requests_per_minute)
+        await self._admit(found.limits, call.caller, (call.model,) if call.model else ())
 
     async def reserve(
         self,
@@ -312,15 +312,18 @@ class ClientLedger:
                 charged = await self._charge(reservation)
         except StoreError as error:
             what, hour = f"counters: {error}", f"{now // 3600}"
-            self._say(what, hour, f"calls of client keys with limits get 503: {error}")
-            raise LimitsUnavailable(_AWAY) from error
+            self._log_once(what, hour, f"calls of client keys with limits get 503: {error}")
+            raise LimitsUnavailable(_NO_COUNTERS) from error
         for allowance, charge, value in zip(allowances, charges, charged.values, strict=True):
             self._note_tokens(call.caller, allowance, charge, value)
         if charged.added:
             reservation.hold()
             return reservation
         refused = refusal(allowances, charges, charged, now, self._held.__getitem__)
-        self._say_refused(call.caller, refused)
+        if refused.lasts:
+            ends = clock_time(self.clock() + refused.retry_after_s)
+            text = f"a call of client key {call.caller} gets 429: {refused}"
+            self._log_once(f"{call.caller} refused", ends, text)
         raise refused
 
     async def _charge(self, reservation: Reservation) -> Charged:
@@ -488,7 +491,7 @@ class ClientLedger:
             return
         if used >= WARN_AT * allowance.most:
             until = clock_time(charge.expires - KEPT_S)
-            self._say(
+            self._log_once(
                 f"{caller} {allowance.setting}",
                 until,
                 f"client key {caller} has used {used / max(1, allowance.most):.0%} of its "
@@ -496,12 +499,7 @@ class ClientLedger:
                 f"{shown(allowance, allowance.most)}, with calls in flight) until {until}",
             )
 
-    def _say_refused(self, caller: str, error: OverLimit) -> None:
-        if error.lasts:
-            ends = clock_time(self.clock() + error.retry_after_s)
-            self._say(f"{caller} refused", ends, f"a call of client key {caller} gets 429: {error}")
-
-    def _say(self, what: str, until: str, text: str) -> None:
+    def _log_once(self, what: str, until: str, text: str) -> None:
         if (what, until) not in self._warned:
             # Notes of the last day or month are not needed any more.
             self._warned = {each for each in self._warned if each[0] != what} | {(what, until)}

@@ -315,8 +315,9 @@ class Callers:
             found = b"header\0" + values[0] if believed else None
         else:
             found = None if caller.key is None and not sharing.anonymous else caller.whole
-        if found is None:
-            self._hint()
+        if found is None and not self._hinted:
+            self._hinted = True
+            logger.warning("requests %s", _why_unknown(sharing))
         return found
 
     def hashes_of(
@@ -414,12 +415,6 @@ class Callers:
             return False
         return any(address in network for network in self._trusted)
 
-    def _hint(self) -> None:
-        """Log once why nothing is cached for callers without an identity."""
-        if not self._hinted:
-            self._hinted = True
-            logger.warning("requests %s", _why_unknown(self._sharing))
-
 
 class SplittingHeaders:
     """Warns once about a header that keeps many requests apart, which may be a mistake."""
@@ -457,6 +452,7 @@ def _with_identifying_cookies(headers: Headers) -> Iterator[tuple[bytes, bytes]]
 
 
 def _why_unknown(sharing: SharingOptions) -> str:
+    """Say why nothing is cached for callers without an identity."""
     if sharing.resolve is not None:
         return "for which the scope= function returns None bypass the cache"
     if sharing.scope.startswith("header:"):

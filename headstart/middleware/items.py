@@ -223,7 +223,8 @@ class ItemAnswers:
                 flight.reading = self.engine.spawn(self._keep, context, items, flight, reply, body)
             await asyncio.wait((flight.reading,))
         if flight.vectors is None:
-            flight.not_stored = flight.not_stored or _why_not(reply, body)
+            why = "too-large" if body is None else "unreadable"
+            flight.not_stored = flight.not_stored or ("status" if reply.status != 200 else why)
             if not items.is_whole:
                 raise _Unexpected
             return body
@@ -285,12 +286,6 @@ async def _run(size: int, function: Callable[..., T], *arguments: object) -> T:
     if size > INLINE_BYTES:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)
-
-
-def _why_not(reply: Reply, body: bytes | None) -> str:
-    if reply.status != 200:
-        return "status"
-    return "too-large" if body is None else "unreadable"
 
 
 def _write(entries: Sequence[Entry], model: str) -> bytes:

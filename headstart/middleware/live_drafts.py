@@ -282,7 +282,7 @@ class LiveDrafts:
     async def _talk(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the messages of a WebSocket until it closes. Raises TimeoutError if it is silent."""
         draft: PromptDraft | None = None
-        telling_task: asyncio.Task[None] | None = None
+        states_task: asyncio.Task[None] | None = None
         idle_s = self.limits.websocket_idle_s
         try:
             while True:
@@ -293,7 +293,7 @@ class LiveDrafts:
                 data = message.get("text") or message.get("bytes") or b""
                 if draft is None:
                     draft = self._open(owner, scope, _decoded(data, _Opening))
-                    telling_task = self.engine.spawn(_tell, draft, send)
+                    states_task = self.engine.spawn(_send_states, draft, send)
                     continue
                 revision = _decoded(data, _Revision)
                 self._find(owner, draft.id)  # the draft may have ended
@@ -307,8 +307,8 @@ class LiveDrafts:
                 await send({"type": "websocket.send", "text": body.decode()})
                 await send({"type": "websocket.close", "code": 1008})
         finally:
-            if telling_task is not None:
-                telling_task.cancel()
+            if states_task is not None:
+                states_task.cancel()
             if draft is not None:
                 self._close(draft)
 
@@ -704,7 +704,7 @@ def _decoded(data: bytes | str, kind: type[Any]) -> Any:
         raise InvalidRequest(str(error)) from None
 
 
-async def _tell(draft: PromptDraft, send: Send) -> None:
+async def _send_states(draft: PromptDraft, send: Send) -> None:
     """Send each new state to the WebSocket."""
     while True:
         draft.changed.clear()

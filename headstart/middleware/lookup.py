@@ -51,7 +51,7 @@ class RecentAnswers:
         self._at: Latest[bytes, float] = Latest(capacity)
 
     def note(self, repeat: Repeat) -> None:
-        """Note that a caller has the whole answer now."""
+        """Note that a caller has the whole answer now. A repeat within the window rejects it."""
         self._at[repeat.digest] = self._clock()
 
     def __contains__(self, repeat: Repeat) -> bool:
@@ -75,10 +75,6 @@ class Finder:
     answered: RecentAnswers
     concise: Mapping[str, int] = field(default_factory=lambda: {"": 0})
     wait_limit: EncoderWaitLimit | None = None
-
-    def note_answered(self, repeat: Repeat) -> None:
-        """Note that a caller has the whole answer now. A repeat within the window rejects it."""
-        self.answered.note(repeat)
 
     def peek(self, prepared: Prepared, key: CacheKey) -> Lookup | None:
         """Return the lookup if memory alone decides it; None: call ``find``."""
@@ -104,7 +100,11 @@ class Finder:
         if entry is not None:
             return self._judge(prepared, entry)
         context, request = prepared.match_context, prepared.request
-        reason = prepared.semantic_refusal or await self._refuse_meaning(context)
+        reason = prepared.semantic_refusal
+        if reason is None and context.max_error == 0:
+            reason = "exact-only"
+        if reason is None and self.hit_decider is not None:
+            reason = await self.hit_decider.refuse(context)
         if reason is None:
             max_wait = None
             if self.wait_limit is not None and request is not None:
@@ -196,12 +196,6 @@ class Finder:
         if hit_decider is None:
             return refuse
         return lambda entry: hit_decider.refuse_entry(entry.id, key) or refuse(entry)
-
-    async def _refuse_meaning(self, context: MatchContext) -> str | None:
-        """Return why only an exact repeat may answer a request, or None."""
-        if context.max_error == 0:
-            return "exact-only"
-        return None if self.hit_decider is None else await self.hit_decider.refuse(context)
 
 
 def _is_ahead(entry: Entry, by_s: float) -> bool:

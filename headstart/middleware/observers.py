@@ -188,20 +188,20 @@ class FailureLog:
         if type(observation) is Served:
             if observation.attempts or observation.error:
                 if self._failing:
-                    self._tell_answers(observation)
+                    self._log_recovered(observation)
                 for cause in _causes(observation):
-                    self._tell_upstream(cause)
+                    self._log_upstream(cause)
                 if self._unpriced is not None:
                     self._unpriced.notify(observation)
         elif isinstance(observation, StageFailed):
-            self._tell_stage(observation)
+            self._log_stage(observation)
         elif self._store_failures and type(observation) is Committed:
             logger.warning("the store takes entries again")
             for failure, told_at in self._store_failures.items():
                 self._quiet_until[failure] = told_at + STORE_QUIET_S
             self._store_failures.clear()
 
-    def _tell_stage(self, failed: StageFailed) -> None:
+    def _log_stage(self, failed: StageFailed) -> None:
         failure, now = (failed.stage, failed.error), self._clock()
         if now < self._quiet_until.get(failure, now):
             return
@@ -216,7 +216,7 @@ class FailureLog:
             f" ({failed.detail})" if failed.detail else "",
         )
 
-    def _tell_upstream(self, cause: _Cause) -> None:
+    def _log_upstream(self, cause: _Cause) -> None:
         now, quiet = self._clock(), self._causes.get(cause)
         if quiet is not None and now < quiet.until:
             quiet.more += 1
@@ -238,7 +238,7 @@ class FailureLog:
             else "",
         )
 
-    def _tell_answers(self, served: Served) -> None:
+    def _log_recovered(self, served: Served) -> None:
         """Log the first answer of an upstream after a failure that was logged."""
         for each in served.attempts:
             if each.outcome is WON and each.upstream in self._failing:
@@ -286,22 +286,19 @@ class UnpricedModels:
         if observation.outcome is RELAY:
             return
         for each in observation.attempts:
-            if each.cost_usd is None and each.outcome is WON:
-                self._tell(each.upstream, each.model)
-
-    def _tell(self, upstream: str, model: str) -> None:
-        place = (upstream, model)
-        if upstream not in self._upstreams or place in self._warned:
-            return
-        if len(self._warned) >= MOST_CAUSES:
-            return
-        self._warned.add(place)
-        logger.warning(
-            "no price is known of model %s at %s: its cost is not booked, and cheapest cannot "
-            "compare it; set the price of the upstream, or try: headstart prices import --help",
-            model,
-            upstream,
-        )
+            unpriced = each.cost_usd is None and each.outcome is WON
+            place = (each.upstream, each.model)
+            if not unpriced or each.upstream not in self._upstreams or place in self._warned:
+                continue
+            if len(self._warned) < MOST_CAUSES:
+                self._warned.add(place)
+                logger.warning(
+                    "no price is known of model %s at %s: its cost is not booked, and cheapest "
+                    "cannot compare it; set the price of the upstream, or try: "
+                    "headstart prices import --help",
+                    each.model,
+                    each.upstream,
+                )
 
 
 class AccessLog:
@@ -405,12 +402,6 @@ class RecentRequests:
         return self._rows.get(id)
 
 
-_WORDS = {
-    FailureKind.UNAUTHORIZED.value: "refuses its key",
-    FailureKind.QUOTA.value: "has no quota left for its key",
-}
-
-
 class FirstBytes:
     """Passes on to ``wait_limit`` how long fresh answers take to begin."""
 
@@ -431,6 +422,13 @@ class FirstBytes:
             spent_s = observation.encode_s + observation.lookup_s
             first_byte_s = max(0.0, observation.ttft_s - spent_s)
             self._wait_limit.learn(observation.route, observation.model, first_byte_s)
+
+
+_REFUSALS = {
+    FailureKind.UNAUTHORIZED.value: "refuses its key",
+    FailureKind.QUOTA.value: "has no quota left for its key",
+}
+"""Failures that are due to the key, in words."""
 
 
 class RefusedKeys:
@@ -455,12 +453,12 @@ class RefusedKeys:
             if variables is None:
                 continue
             if each.outcome is WON:
-                self._warned -= {(each.upstream, kind) for kind in _WORDS}
-            elif each.error in _WORDS and (each.upstream, each.error) not in self._warned:
+                self._warned -= {(each.upstream, kind) for kind in _REFUSALS}
+            elif each.error in _REFUSALS and (each.upstream, each.error) not in self._warned:
                 self._warned.add((each.upstream, each.error))
                 logger.warning(
                     "upstream %s %s (%s); try: headstart config check --live",
                     each.upstream,
-                    _WORDS[each.error],
+                    _REFUSALS[each.error],
                     variables,
                 )

@@ -41,7 +41,6 @@ from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import ANSWER_FORMS, LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import ASK, AllowedChecks, HitAction, HitDecision
-from headstart.middleware.learning.learner import book_audit
 from headstart.middleware.prepare import INLINE_BYTES
 from headstart.middleware.pump import PumpedCall, calls_tools
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
@@ -84,7 +83,6 @@ if TYPE_CHECKING:
     from headstart.middleware.respond import Compose, Responder, StoredResponse
     from headstart.middleware.router import BuiltRoute, Router
     from headstart.middleware.shared_flights import SharedFlights
-    from headstart.middleware.upstreams.followed import WaitingCall
     from headstart.observe import Observer
     from headstart.settings import JoinStreams
     from headstart.types import ASGIApp, CacheKey, Entry, Headers, Receive, Scope, Send
@@ -240,7 +238,7 @@ class Engine:
         finally:
             repeat = context.prepared.repeat
             if repeat is not None and self.finder is not None and context.succeeded:
-                self.finder.note_answered(repeat)
+                self.finder.answered.note(repeat)
             if context.claim is not None:
                 context.claim.close()
             # Drops wrappers of ``send`` that refer to the context: a cycle keeps the body.
@@ -403,9 +401,9 @@ class Engine:
 
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
         context.caller = self.access.admit(context.scope)
-        limits = self.options.max_body_bytes, self.options.body_timeout_s
+        most, timeout_s = self.options.max_body_bytes, self.options.body_timeout_s
         headers = context.scope["headers"]
-        body, fits, ended = await read_body(context.receive, *limits, headers)
+        body, fits, ended = await read_body(context.receive, most, timeout_s, headers)
         context.body = body.removeprefix(self._mark)
         context.read_at = time.perf_counter()
         if not fits and self.router is None:
@@ -414,7 +412,7 @@ class Engine:
             context.send = refusing(
                 context.scope, context.receive, context.send, unread=not body, ended=ended
             )
-            raise body_too_large(limits[0])
+            raise body_too_large(most)
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name, self.preparer.values.check)
         dialect = context.endpoint.dialect
@@ -426,11 +424,11 @@ class Engine:
         chain, pass_reason = context.chain, ""
         try:
             body = context.body if chain is None else chain.whole
-            given = context.endpoint, context.scope, body
+            endpoint, scope = context.endpoint, context.scope
             context.prepared = (
-                self.preparer.prepare(*given)
+                self.preparer.prepare(endpoint, scope, body)
                 if len(body) <= INLINE_BYTES
-                else await self.preparer.prepare_in_thread(*given)
+                else await self.preparer.prepare_in_thread(endpoint, scope, body)
             )
         except (InvalidRequest, RequestTooLarge) as error:
             if self.router is not None:
@@ -571,8 +569,8 @@ class Engine:
                 twice=(self.router is not None and context.endpoint.document is None)
                 or context.endpoint.idempotent,
             )
-            terms = context.prepared.match_context
-            decision = self.hit_decider.decide(context.id, lookup, key, terms, may=allowed)
+            match_context = context.prepared.match_context
+            decision = self.hit_decider.decide(context.id, lookup, key, match_context, may=allowed)
         holdout = self.options.holdout
         if not holdout or decision.action is ASK or self._random.random() >= holdout:
             return decision
@@ -594,8 +592,7 @@ class Engine:
         flight = self._start(asked, key, None, app, sample)
         assert flight.pump is not None
         assert self.hit_decider is not None
-        parts = flight, context, sample, self.hit_decider.audits, self.observer
-        book = partial(book_audit, *parts, clock=self.clock, id=self.new_id())
+        book = partial(self.hit_decider.book_audit, self.new_id(), flight, context, sample)
         flight.pump.add_done_callback(book)
 
     async def _ask_again(
@@ -605,11 +602,12 @@ class Engine:
         assert flight.pump is not None
         assert self.hit_decider is not None
         await asyncio.wait((flight.pump,))
-        first, terms = flight.entry, context.prepared.match_context
+        first, match_context = flight.entry, context.prepared.match_context
         # Answers that call tools are not compared.
         if first and key.query is not None and not calls_tools(first) and not self.calls.stopping:
-            told = self.new_id(), first, key.query, terms
-            sample = self.hit_decider.null_sample(*told, stores=False)
+            sample = self.hit_decider.null_sample(
+                self.new_id(), first, key.query, match_context, stores=False
+            )
             self._audit(context, key, sample, app)
 
     async def _pass_through(
@@ -712,15 +710,14 @@ class Engine:
         held = LOG_BYTES if endpoint.document is None else HELD_DOCUMENT_BYTES
         flight = Flight(held, call.deadline, context.caller)
         claim = context.claim
-        if (
+        follows = (
             claim is not None
             and claim.elsewhere is not None
             and context.held_out is None
             and identity is not None
-        ):
-            upstream = self._following(context, claim, flight, upstream)
-        elif twin is not None:
-            upstream = self._awaiting(context, twin, upstream)
+        )
+        if follows or twin is not None:
+            upstream = self._waiting(context, flight, upstream, None if follows else twin)
         if identity is not None:
             self.flights[identity] = flight
             if claim is not None:
@@ -741,28 +738,23 @@ class Engine:
         flight.pump = self.calls.spawn(pumped.run)
         return flight
 
-    def _following(
-        self, context: RequestContext, claim: LeaseClaim, flight: Flight, upstream: Upstream
+    def _waiting(
+        self, context: RequestContext, flight: Flight, upstream: Upstream, twin: Flight | None
     ) -> Upstream:
-        """Return the upstream that follows another process's call, or else asks ``upstream``."""
-        from headstart.middleware.upstreams.followed import FollowedCall
+        """Return a candidate that gives the answer of an equal call, or else asks ``upstream``.
 
-        assert self.shared is not None
-        rescued = self._routes.get(context.prepared.route, NO_ROUTE).rescued
-        waiting = self._waiting(context, upstream)
-        return FollowedCall(self.shared, claim, flight, waiting, rescued)
-
-    def _awaiting(self, context: RequestContext, twin: Flight, upstream: Upstream) -> Upstream:
-        """Return a candidate that gives the twin's whole answer, or else asks ``upstream``."""
-        from headstart.middleware.upstreams.followed import AwaitedTwin
-
-        return AwaitedTwin(twin, self._waiting(context, upstream))
-
-    def _waiting(self, context: RequestContext, upstream: Upstream) -> WaitingCall:
-        from headstart.middleware.upstreams.followed import WaitingCall
+        The equal call is ``twin``; None: another process makes it.
+        """
+        from headstart.middleware.upstreams.followed import AwaitedTwin, FollowedCall, WaitingCall
 
         render = partial(self._render_for, context)
-        return WaitingCall(upstream, context.endpoint.dialect, render, self.options.join_streams)
+        own = WaitingCall(upstream, context.endpoint.dialect, render, self.options.join_streams)
+        if twin is not None:
+            return AwaitedTwin(twin, own)
+        assert self.shared is not None
+        assert context.claim is not None
+        rescued = self._routes.get(context.prepared.route, NO_ROUTE).rescued
+        return FollowedCall(self.shared, context.claim, flight, own, rescued)
 
     def _render_for(self, context: RequestContext, entry: Entry) -> StoredResponse | None:
         """Return an entry that was stored since the lookup; None if it must not answer."""

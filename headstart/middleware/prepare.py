@@ -95,7 +95,7 @@ _ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _DIGITS = b"0" * 100
 """Fewest zeros in a row in a longer number, after each digit was replaced by a zero."""
 
-_ANY_TERMS = MatchContext()
+_ANY_CONTEXT = MatchContext()
 _ONE_LIFE = Lifetimes()
 
 
@@ -140,7 +140,7 @@ class Prepared(msgspec.Struct, frozen=True):
     bypass: str | None = None
     semantic_refusal: str | None = None
     """Why the answer to a similar prompt must not serve, so that only an exact repeat may."""
-    match_context: MatchContext = _ANY_TERMS
+    match_context: MatchContext = _ANY_CONTEXT
     lifetime: Lifetime = FOREVER
     route: str = ""
     """Name of the ``[[route]]`` that it takes."""

@@ -189,7 +189,7 @@ class Relay:
         call = relayed.call = self._call(relayed.id, relayed.scope)
         if (listed := await self.models.answer(call)) is not None:
             age = () if listed.age_s is None else ((b"age", b"%d" % max(0.0, listed.age_s)),)
-            return await _tell(relayed, listed.body, b"hit; detail=models", *age)
+            return await _send_own(relayed, listed.body, b"hit; detail=models", *age)
         limit_s = deadlines(call.headers, self.limits.deadline_s).whole_s
         caller: _RelayClient | None = None
         try:
@@ -254,7 +254,7 @@ class Relay:
         call = relayed.call = msgspec.structs.replace(call, route=rule.name)
         if self.ledger is not None:
             is_free = counting is not None or call.method in _FREE_METHODS
-            relayed.tell_limits(self.ledger)
+            relayed.add_limit_headers(self.ledger)
             # A provider may read another model than we do.
             known = msgspec.structs.replace(call, model="") if _repeats_keys(call.body) else call
             await self.ledger.admit_relayed(known, is_free=is_free)
@@ -264,7 +264,7 @@ class Relay:
             except NoUpstream:
                 if (listed := await self.models.answer_with_key(call)) is None:
                     raise
-                return await _tell(relayed, listed.body, b"hit; detail=models")
+                return await _send_own(relayed, listed.body, b"hit; detail=models")
         else:
             found = self.router.untranslated(call.dialect, call.model, rule.name)
             if found is None:
@@ -294,7 +294,7 @@ class Relay:
         # The first count for a model loads its tokenizer, and a long prompt takes a while.
         tokens = await asyncio.to_thread(count_prompt, document, real)
         answer = msgspec.json.encode(form.write(tokens))
-        await _tell(relayed, answer, b"detail=counted", (b"x-headstart-estimated", b"tokens"))
+        await _send_own(relayed, answer, b"detail=counted", (b"x-headstart-estimated", b"tokens"))
 
     async def _with_body(self, call: Call, caller: _RelayClient, scope: Scope) -> Call:
         """Return the call with its body: whole if it must be read, else as it arrives."""
@@ -355,7 +355,7 @@ class _RelayedRequest:
         unread = not self.bytes_up
         self._send = refusing(self.scope, receive, self._send, unread=unread, ended=self.ended)
 
-    def tell_limits(self, ledger: ClientLedger) -> None:
+    def add_limit_headers(self, ledger: ClientLedger) -> None:
         """Add headers with the rest of the caller's limits."""
         if self.call is not None:
             form = DIALECTS[self.call.dialect].limit_headers
@@ -430,7 +430,7 @@ class _RelayClient:
             async for piece in iterate_body(self._receive):
                 self.received += len(piece)
                 await self._pieces.put(piece)
-                self._extend()
+                self._restart_timer()  # the limit counts from the last byte of an upload
             self.ended = True
             await self._pieces.put(None)
             await watch(self._receive, self._leave)
@@ -453,15 +453,15 @@ class _RelayClient:
 
     def limit(self, limit_s: float | None) -> None:
         """Set another time limit, which counts from now on."""
-        if limit_s != self.limit_s and not self._timer.expired():
+        if limit_s != self.limit_s:
             self.limit_s = limit_s
-            now = asyncio.get_running_loop().time()
-            self._timer.reschedule(None if limit_s is None else now + limit_s)
+            self._restart_timer()
 
-    def _extend(self) -> None:
-        """Extend the time limit, which counts from the last byte of an upload."""
-        if self.limit_s is not None and not self._timer.expired():
-            self._timer.reschedule(asyncio.get_running_loop().time() + self.limit_s)
+    def _restart_timer(self) -> None:
+        """Let the time limit count from now on."""
+        if not self._timer.expired():
+            now = asyncio.get_running_loop().time()
+            self._timer.reschedule(None if self.limit_s is None else now + self.limit_s)
 
     def _leave(self) -> None:
         self.error = ClientGone()
@@ -561,7 +561,7 @@ def _as_stream(headers: HeaderList) -> HeaderList:
     return [*headers[:last], told, *headers[last + 1 :], *added]
 
 
-async def _tell(
+async def _send_own(
     relayed: _RelayedRequest, body: bytes, status: bytes, *more: tuple[bytes, bytes]
 ) -> None:
     """Answer with a JSON document of our own; ``status`` is for ``cache-status``."""

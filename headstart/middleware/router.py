@@ -30,7 +30,15 @@ from headstart.middleware.respond import json_headers
 from headstart.middleware.upstreams.outgoing import neutral_headers
 from headstart.observe import Observer, StageFailed
 from headstart.policies.route_rules import RouteRule, first_rule
-from headstart.types import UNDECODABLE, Call, ChatRequest, ErrorReported, Frozen, Headers
+from headstart.types import (
+    UNDECODABLE,
+    Call,
+    ChatRequest,
+    ErrorReported,
+    Frozen,
+    Headers,
+    is_pattern,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -356,7 +364,6 @@ WAIT_S = 2.0
 MOST_BYTES = 8 * 1024 * 1024
 """A longer list is cut off, and counts as a failure."""
 _PATH = re.compile(rb"/v1(?:beta)?/models(?:/(.+))?")
-_WILD = frozenset("*?[")
 _RETRY = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
 """The headers of a refusal that tell clients when to ask again."""
 _HEADERS = ((b"accept", b"application/json"), (b"accept-encoding", b"identity"))
@@ -519,7 +526,7 @@ class ModelLists:
 
     def _listed(self, call: Call, dialect: Dialect, lists: _Lists) -> Iterator[ListedModel]:
         """Yield the models: those that routes name, aliases, and the upstreams' own."""
-        names = [rule.model for rule in self.rules if not _WILD & set(rule.model)]
+        names = [rule.model for rule in self.rules if not is_pattern(rule.model)]
         for provider in self.router.providers:
             names += [*provider.named, *lists.get(provider.name, ())]
         for name in dict.fromkeys(names):

@@ -8,7 +8,7 @@
 3. **Own.** The process with the lease is the owner. It makes its call like any other, and
    ``LeaseClaim.begin`` allows other processes to follow the flight. It sends nothing unasked.
 4. **Follow.** Any other process asks the owner for the answer (``follow``). The owner reads its own
-   flight like a further client, and sends what it reads (``_tell_follower``): head, parts, end. So
+   flight like a further client, and sends what it reads (``_serve_follower``): head, parts, end. So
    a client that leaves, in any process, does not stop the others. Every ``HEARTBEAT_S`` the owner
    reports that its process still runs.
 5. **End.** When the call is over, the owner releases the lease (``_release``). If it dies or its
@@ -239,7 +239,7 @@ class RemoteAnswer:
 
     def close(self) -> None:
         """Stop following."""
-        self._flights.leave(self._owner, self._number, tell_owner=not self._over)
+        self._flights.leave(self._owner, self._number, notify_owner=not self._over)
 
 
 class _Unknown:
@@ -431,7 +431,7 @@ class SharedFlights:
             return  # a process of another version wrote the message
         if isinstance(message, _FollowRequest):
             place = message.address, message.number
-            task = self._followers[place] = self.spawn(self._tell_follower, message)
+            task = self._followers[place] = self.spawn(self._serve_follower, message)
             task.add_done_callback(lambda _: self._followers.pop(place, None))
         elif isinstance(message, _UnfollowRequest):
             task_or_none = self._followers.get((message.address, message.number))
@@ -474,9 +474,9 @@ class SharedFlights:
             raise OwnerLost("the process that made the call cannot be reached", again=again)
         return following
 
-    def leave(self, owner: str, number: int, *, tell_owner: bool) -> None:
-        """Stop following. ``tell_owner``: also tell the owner."""
-        if self._following.pop(number, None) is not None and tell_owner:
+    def leave(self, owner: str, number: int, *, notify_owner: bool) -> None:
+        """Stop following. ``notify_owner``: the owner gets a message about it."""
+        if self._following.pop(number, None) is not None and notify_owner:
             self.spawn(self._try_to_send, owner, _UnfollowRequest(number, self.exchange.address))
 
     async def _try_to_send(self, address: str, message: _FlightMessage) -> None:
@@ -486,18 +486,18 @@ class SharedFlights:
 
     # --- as the owner -----------------------------------------------------------------------
 
-    async def _tell_follower(self, follow: _FollowRequest) -> None:
+    async def _serve_follower(self, follow: _FollowRequest) -> None:
         """Send a follower the whole answer, from its beginning."""
         with contextlib.suppress(_FollowerGone, StageError):
             owned = await self._owned_by(follow)
             if owned is None:
-                return await self._tell(follow, AnswerEnded(follow.number, whole=False))
+                return await self._send_to(follow, AnswerEnded(follow.number, whole=False))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEGIN_S):
                     await self._await_part(follow, owned.wait_begun)
             flight = owned.flight
             if flight is None or flight.error is not None or flight.abandoned:
-                return await self._tell(follow, AnswerEnded(follow.number, whole=False))
+                return await self._send_to(follow, AnswerEnded(follow.number, whole=False))
             now, wait_s = asyncio.get_running_loop().time(), follow.wait_s
             lasts = flight.joinable and flight.lasts(None if wait_s is None else now + wait_s)
             over = AnswerEnded(follow.number, whole=False, again=False)
@@ -508,7 +508,7 @@ class SharedFlights:
                 twin_s = twin_wait_s(follow.terms, elapsed_s)
                 if twin_s is not None:
                     over = await self._wait_for(owned, flight, follow, twin_s)
-            await self._tell(follow, over)
+            await self._send_to(follow, over)
 
     async def _owned_by(self, follow: _FollowRequest) -> OwnedCall | None:
         """Return the call that a process wants to follow; None if it is over.
@@ -562,7 +562,7 @@ class SharedFlights:
             if not alone:
                 theirs = tuple(pair for pair in reply.headers if pair[0] != b"set-cookie")
                 named = reply.upstream, reply.transforms
-                await self._tell(follow, HeadCame(follow.number, reply.status, theirs, *named))
+                await self._send_to(follow, HeadCame(follow.number, reply.status, theirs, *named))
                 await self._send_body(flight, reader, follow)
                 whole = True
         except (_FollowerGone, StageError):
@@ -583,7 +583,7 @@ class SharedFlights:
         while data := await self._await_part(follow, reader.read):
             for start in range(0, len(data), PART_BYTES):
                 part = data[start : start + PART_BYTES]
-                await self._tell(follow, BodyPart(follow.number, sent, part, flight.origin))
+                await self._send_to(follow, BodyPart(follow.number, sent, part, flight.origin))
                 sent += len(part)
 
     async def _await_part(self, follow: _FollowRequest, read: Callable[[], Awaitable[T]]) -> T:
@@ -595,9 +595,9 @@ class SharedFlights:
             except TimeoutError:
                 if not limit.expired():
                     raise
-            await self._tell(follow, _Heartbeat(follow.number))
+            await self._send_to(follow, _Heartbeat(follow.number))
 
-    async def _tell(self, follow: _FollowRequest, message: _FlightMessage) -> None:
+    async def _send_to(self, follow: _FollowRequest, message: _FlightMessage) -> None:
         """Send a message to a follower. Raises _FollowerGone or StoreError."""
         if not await self._send(follow.address, message):
             raise _FollowerGone

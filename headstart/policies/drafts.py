@@ -167,16 +167,10 @@ def _veto_reply(
         return None
     if breaks_format(reply.text, FORMS[request.dialect].response_format(request.document)):
         return "format"
-    if _asks_code(request) and not _HAS_CODE.search(reply.text[:_CODE_CHARACTERS]):
+    asked, given = ((text or "")[:_CODE_CHARACTERS] for text in (request.query, reply.text))
+    if _ASKS_CODE.search(asked) and not _HAS_CODE.search(given):
         return "no-code"
     return "arithmetic" if has_wrong_equation(reply.text) else None
-
-
-def _asks_code(request: ChatRequest) -> bool:
-    return (
-        request.query is not None
-        and _ASKS_CODE.search(request.query[:_CODE_CHARACTERS]) is not None
-    )
 
 
 # --- difficulty of a prompt ----------------------------------------------------------------------

@@ -67,6 +67,15 @@ def test_a_hit_names_its_neighbour_and_what_each_feature_gave(
     assert CHATGPT not in shown
 
 
+def test_an_exact_repeat_needs_no_judgement(
+    sidecar: Remote, stored: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = explain(capsys, sidecar.ask(CHATGPT), "--url", sidecar.url)
+    assert shown.startswith("exact, status 200")
+    assert f"the answer was that of entry {stored}" in shown
+    assert "judged" not in shown
+
+
 def test_a_miss_names_the_guard_and_what_would_flip_it(
     sidecar: Remote, vetoed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -477,8 +477,8 @@ def test_serve_says_what_it_promises_and_what_it_serves_before() -> None:
     strict = Settings(cache=CacheSettings(max_error=0.001))
     assert (
         "at most 2.0% of the semantic hits wrong; learns from every miss; audits in the "
-        "background; until it has learned enough, rewordings from similarity 0.98, then 0.9 are "
-        "served without this promise"
+        "background; until it has learned enough, it serves rewordings without this promise: from "
+        "similarity 0.98 on, later from 0.9 on"
     ) in banner(Settings(), 8080)
     assert "until it has learned enough, only exact repeats are served" in banner(strict, 8080)
 

@@ -523,7 +523,7 @@ class RecordStore(ABC):
     ) -> None:
         self._new_secret = new_secret
         self._cipher = cipher
-        self._told_unreadable = False
+        self._logged_unreadable = False
         self._limits = limits or StoreLimits()
         self._clock = clock
         self._observer = observer
@@ -580,7 +580,7 @@ class RecordStore(ABC):
         if isinstance(value, bytes) and value[:1] == SEALED_VERSION:
             opened = None if self._cipher is None else self._cipher.open(value, b"entry")
             if opened is None:
-                self._tell_unreadable()
+                self._log_unreadable()
                 return None
             value = opened
         entry = decode(Entry, value)
@@ -614,9 +614,9 @@ class RecordStore(ABC):
             return None
         return msgspec.structs.replace(row, encoder=encoder, vector=vector, sketch=sketch)
 
-    def _tell_unreadable(self) -> None:
-        if not self._told_unreadable:
-            self._told_unreadable = True
+    def _log_unreadable(self) -> None:
+        if not self._logged_unreadable:
+            self._logged_unreadable = True
             logger.warning(
                 "the store has entries that were encrypted with another key: they are misses; to "
                 "read them, name their key in cache.encryption_key_env after the new one"

@@ -106,7 +106,10 @@ def evaluate(options: EvaluateOptions) -> None:
     make = policy_maker(options.policy, setup)
     report: PairReport | StreamReport
     if isinstance(labelled, Pairs):
-        report = _judge_pairs(labelled, make())
+        texts = (text for pair in labelled.rows for text in (pair.a, pair.b))
+        prepare = playing.encode_all(texts)
+        rows = playing.show_progress(labelled.rows, "Judging")
+        report = judge_pairs(rows, prepare, make().policy)
     else:
         seeds: list[int | None] = [options.seed]
         if options.orderings > 1:
@@ -117,11 +120,6 @@ def evaluate(options: EvaluateOptions) -> None:
     else:
         _print(report, options.policy)
     playing.exit_if_more_wrong(report, options.fail_over)
-
-
-def _judge_pairs(pairs: Pairs, tested: TestedPolicy) -> PairReport:
-    prepare = playing.encode_all(side for pair in pairs.rows for side in (pair.a, pair.b))
-    return judge_pairs(playing.show_progress(pairs.rows, "Judging"), prepare, tested.policy)
 
 
 def _play(

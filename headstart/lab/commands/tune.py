@@ -222,7 +222,11 @@ def _tune_to_log(options: TuneOptions) -> None:
     setup = PolicySetup(guards=True, noise=source.noise, max_error=target)
     found = _study(source, setup, target)
     if options.write is not None:
-        found = msgspec.structs.replace(found, static=_static(source, target))
+        plays = (
+            (threshold, play_all(source, TestedPolicy(StaticMatch(threshold)), f"At {threshold}"))
+            for threshold in THRESHOLDS
+        )
+        found = msgspec.structs.replace(found, static=best_static(target, plays))
         static = _write_static(options.write, found)
         found = msgspec.structs.replace(found, advice=advise_static(static))
     else:
@@ -267,16 +271,6 @@ def _learned(source: ReplayInput, setup: PolicySetup) -> bytes:
     play_all(source, tested, "Learning", shadow=True)
     assert tested.domain is not None
     return tested.domain.snapshot()
-
-
-def _static(source: ReplayInput, target: float) -> Static | None:
-    return best_static(
-        target,
-        (
-            (threshold, play_all(source, TestedPolicy(StaticMatch(threshold)), f"At {threshold}"))
-            for threshold in THRESHOLDS
-        ),
-    )
 
 
 def _write_static(path: Path, found: Tuning) -> Static:

@@ -114,7 +114,7 @@ async def _watch(options: WatchOptions) -> bool:
     wanted_s = parse_duration(options.every)
     async with open_configured(options.path, options.upstream, options.model) as measured:
         for note in measured.notes:
-            _say(note)
+            _note(note)
         most_usd = sum(dearest_round_usd(each, plan) for each in measured.targets)
         if most_usd > options.budget:
             raise ConfigError(
@@ -123,12 +123,12 @@ async def _watch(options: WatchOptions) -> bool:
             )
         every_s = max(wanted_s, DAY_S * most_usd / options.budget)
         if every_s > wanted_s:
-            _say(f"the budget of ${options.budget:g} a day allows a round each {every_s:.0f} s")
+            _note(f"the budget of ${options.budget:g} a day allows a round each {every_s:.0f} s")
         state = _WatchState(options, history, measured.targets, every_s)
         while True:
             alarmed = False
             if spent_usd(state.history, _now()) + most_usd > options.budget:
-                _say("this round is left out: the budget of the last 24 hours is spent")
+                _note("this round is left out: the budget of the last 24 hours is spent")
             else:
                 samples: list[Sample] = []
                 await measure(measured.settings, measured.targets, plan, samples.append)
@@ -166,12 +166,12 @@ class _WatchState:
             self.history.append(found)
             await anyio.to_thread.run_sync(append_round, self._options.history, found)
             alarms += self._tests.add(found)
-            self._tell(found)
+            self._print_round(found)
         for alarm in alarms:
             await self._alarm(alarm)
         return bool(alarms)
 
-    def _tell(self, found: Round) -> None:
+    def _print_round(self, found: Round) -> None:
         if self._options.as_json:
             shown = msgspec.structs.replace(found, samples=())
             fields = {"evidence": self._tests.evidence(found), **msgspec.to_builtins(shown)}
@@ -224,7 +224,7 @@ def _now() -> float:
     return time.time()  # noqa: TID251 - the schedule and the history are of real time
 
 
-def _say(line: str) -> None:
+def _note(line: str) -> None:
     click.echo(line, err=True)
 
 
@@ -337,6 +337,6 @@ async def _post(url: str, alarm: DriftAlarm, diff: str) -> None:
             session.post(url, data=body, headers=headers) as answer,
         ):
             if answer.status >= 400:
-                _say(f"--webhook: the server answered with {answer.status}")
+                _note(f"--webhook: the server answered with {answer.status}")
     except (aiohttp.ClientError, TimeoutError) as error:
-        _say(f"--webhook: {type(error).__name__}")
+        _note(f"--webhook: {type(error).__name__}")

@@ -17,7 +17,7 @@ from headstart.lab.simulator.chat_request import BadRequest
 from headstart.lab.simulator.simulated_calls import ScriptedReply, SimulatedRequest, json_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 
 WINDOW_S = 24 * 3600.0
@@ -255,7 +255,9 @@ class SimulatedBatches:
             return document
         if batch.answers is None:
             raise BadRequest("the batch has not ended, so it has no results")
-        return b"".join(map(_result, _with_cancelled(batch)))
+        return b"".join(
+            map(_result, batch.answers or [(line.custom_id, 0, None) for line in batch.lines])
+        )
 
     def _make_messages(self, incoming: SimulatedRequest) -> _ProviderBatch:
         asked = msgspec.json.decode(incoming.body, type=dict[str, Any])
@@ -297,11 +299,6 @@ class SimulatedBatches:
             "archived_at": None,
             "results_url": f"/v1/messages/batches/{batch.id}/results" if ended else None,
         }
-
-
-def _with_cancelled(batch: _ProviderBatch) -> Iterable[tuple[str, int, Any]]:
-    answers = batch.answers or []
-    return answers or [(line.custom_id, 0, None) for line in batch.lines]
 
 
 def _result(answer: tuple[str, int, Any]) -> bytes:

@@ -496,8 +496,11 @@ class BatchService:
         """Write the output, and save how the batch ended."""
         owner, batch, requests, journal = running
         now = self.clock()
+        code, why = STOPPED, f"the batch was stopped before it was asked: {reason}"
+        if reason == EXPIRED:
+            code, why = EXPIRED, "it was not asked within the 24 hours of the batch"
         unanswered = [
-            unanswered_row(each, EXPIRED if reason == EXPIRED else STOPPED, _unasked_reason(reason))
+            unanswered_row(each, code, why)
             for each in requests
             if reason not in (None, CANCELLED) and not journal.holds(each.place)
         ]
@@ -577,12 +580,6 @@ def _counts(run: BatchRun) -> RequestCounts:
     return RequestCounts(
         total=counts.total, completed=counts.outcomes.total(), failed=counts.failed
     )
-
-
-def _unasked_reason(reason: str | None) -> str:
-    if reason == EXPIRED:
-        return "it was not asked within the 24 hours of the batch"
-    return f"the batch was stopped before it was asked: {reason}"
 
 
 def _errors(code: str, message: str, line: int | None) -> dict[str, Any]:

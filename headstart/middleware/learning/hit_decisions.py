@@ -25,10 +25,13 @@ from headstart.policies.match import FEEDBACK, question_of
 from headstart.types import CacheKey, Frozen
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from headstart.decisions import Label, MatchContext
     from headstart.interfaces import Store
+    from headstart.middleware.flights import Flight
+    from headstart.middleware.request_context import RequestContext
     from headstart.policies.learned_rule.domain import Domain
     from headstart.policies.learned_rule.error_limit import ErrorLimit
     from headstart.types import Entry
@@ -212,6 +215,34 @@ class HitDecider:
         if decision.action is HitAction.ASK:
             self.learner.mark_unserved(id)
         return decision
+
+    def book_audit(
+        self,
+        id: str,
+        flight: Flight,
+        context: RequestContext,
+        sample: FeedbackSample,
+        pump: asyncio.Task[None],
+    ) -> None:
+        """Book the cost and the outcome of an audit under a new ``id``, after its pump has ended.
+
+        No client waits for such a call, but it costs money.
+        """
+        row = context.own_call(flight, Outcome.AUDIT, id, self.learner.clock())
+        if row.cost_usd is not None:
+            self.audits.budget.pay(row.cost_usd)
+        error = flight.error
+        self.observer.notify(
+            msgspec.structs.replace(
+                row,
+                domain=sample.pair.domain,
+                neighbor=sample.pair.entry.id,
+                audit_of=context.id,
+                reason=sample.source.value,
+                stored=row.stored and sample.stores,
+                error=type(error).__name__ if error is not None and not pump.cancelled() else None,
+            )
+        )
 
     def refuse_entry(self, entry: str, key: CacheKey) -> str | None:
         """Return the reason if a person called the entry wrong for the key's question, or None."""

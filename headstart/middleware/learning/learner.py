@@ -31,7 +31,6 @@ from headstart.reply import Transcript
 from headstart.types import Answer, CacheKey, Call, Entry, Latest, RawResponse, ulid_time
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     import numpy as np
@@ -40,9 +39,7 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
     from headstart.embeddings.entry_encoder import PromptEncoder
     from headstart.interfaces import Store, Upstream
-    from headstart.middleware.flights import Flight
     from headstart.middleware.learning.domains import Domains
-    from headstart.middleware.request_context import RequestContext
     from headstart.policies.cost import Price
     from headstart.settings import AuditSettings
 
@@ -195,38 +192,6 @@ class Audits:
 
     def _draw(self, rate: float) -> bool:
         return self.draw_share(rate) and self.budget.take()
-
-
-def book_audit(
-    flight: Flight,
-    context: RequestContext,
-    sample: FeedbackSample,
-    audits: Audits,
-    observer: Observer,
-    pump: asyncio.Task[None],
-    *,
-    clock: Callable[[], float],
-    id: str,
-) -> None:
-    """Book the cost and the outcome of an audit under a new ``id``, after its pump has ended.
-
-    No client waits for such a call, but it costs money.
-    """
-    row = context.own_call(flight, Outcome.AUDIT, id, clock())
-    if row.cost_usd is not None:
-        audits.budget.pay(row.cost_usd)
-    error = flight.error
-    observer.notify(
-        msgspec.structs.replace(
-            row,
-            domain=sample.pair.domain,
-            neighbor=sample.pair.entry.id,
-            audit_of=context.id,
-            reason=sample.source.value,
-            stored=row.stored and sample.stores,
-            error=type(error).__name__ if error is not None and not pump.cancelled() else None,
-        )
-    )
 
 
 # --- the learner ----------------------------------------------------------------------------------

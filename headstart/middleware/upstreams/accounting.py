@@ -24,7 +24,7 @@ from headstart.policies.routing.failures import (
 )
 from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
 from headstart.policies.routing.prompt_cache import PrefixReuse
-from headstart.policies.routing.rate_limits import NOTHING_TAKEN, RateLimits, Taken, limit_places
+from headstart.policies.routing.rate_limits import RateLimits, Taken, limit_places
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.reply import AnswerWithheld, Reply, Transcript
 
@@ -158,7 +158,6 @@ class AttemptBooking:
         call: Call,
         key: UpstreamModel,
         *,
-        reservation: Reservation | None = None,
         permit: Permit,
         state: UpstreamState,
         states: UpstreamStates,
@@ -166,8 +165,9 @@ class AttemptBooking:
         cancels_billing: bool,
         now: float,
         at: float,
-        reserved: int = 0,
-        taken: Taken = NOTHING_TAKEN,
+        reserved: int,
+        taken: Taken,
+        reservation: Reservation | None,
     ) -> None:
         self.call = call
         self.key = key

@@ -108,7 +108,10 @@ class ParallelAttempts:
 
     def _note_result(self, task: CallTask) -> None:
         if self._winner is not None:
-            self._drop_loser(task)
+            # The answer came too late to win. An error has no effect on the request.
+            task.release()
+            if task.error is not None and not isinstance(task.error, HeadstartError):
+                logger.error("an upstream that lost a race failed", exc_info=task.error)
         elif task.error is not None:
             self._failed.append((self._members[task], task.error))
         else:
@@ -126,12 +129,6 @@ class ParallelAttempts:
     def _cancel_others(self) -> None:
         for other in self._others:
             other.cancel()
-
-    def _drop_loser(self, task: CallTask) -> None:
-        """Close an answer that came too late to win. An error has no effect on the request."""
-        task.release()
-        if task.error is not None and not isinstance(task.error, HeadstartError):
-            logger.error("an upstream that lost a race failed", exc_info=task.error)
 
 
 _NO_SDK_RETRY = (b"x-should-retry", b"false")
@@ -328,17 +325,13 @@ class AttemptGroup:
         stays = estimate.warm or not self._strategy.sticky
         return allowed[0] if estimate.ready and estimate.weight >= 1.0 and stays else None
 
-    async def _ask(self, call: Call, start: AttemptStart, *, others: bool) -> Reply:
-        return await self._members[start.member].send(
-            self._call(call, start, has_alternative=others)
-        )
-
     async def _in_turn(self, call: Call, starts: AttemptSchedule, errors: AttemptErrors) -> Reply:
         loop = asyncio.get_running_loop()
         while True:
             for start in starts.due(loop.time()):
+                asked = self._call(call, start, has_alternative=starts.others)
                 try:
-                    return await self._ask(call, start, others=starts.others)
+                    return await self._members[start.member].send(asked)
                 except HeadstartError as error:
                     self._failed(starts, errors, start.member, error)
             if starts.over:
@@ -363,7 +356,8 @@ class AttemptGroup:
         attempts: ParallelAttempts,
     ) -> Reply:
         loop = asyncio.get_running_loop()
-        streamed_upstream = not self._strategy.first_complete and _wants_whole(call)
+        wants_whole = call.request is not None and not call.request.stream and call.editable
+        streamed_upstream = wants_whole and not self._strategy.first_complete
         while True:
             for start in starts.due(loop.time()):
                 asked = self._call(
@@ -439,7 +433,7 @@ class AttemptGroup:
     def _starts(self, call: Call, order: _AskingOrder) -> AttemptSchedule:
         now, estimates = asyncio.get_running_loop().time(), order.estimates
         awaited_until = call.awaited_until
-        hedge_after_s, may_hedge = None, _never
+        hedge_after_s, waste_usd = None, 0.0
         if self._strategy.strategy == "hedge" and estimates:
             earned_usd, waste_usd = hedge_usd(*estimates[:2])
             self._extra.earn(earned_usd)
@@ -449,16 +443,12 @@ class AttemptGroup:
                 floor_s=self._strategy.hedge_floor_s,
                 deadline_in_s=None if awaited_until is None else awaited_until - now,
             )
-
-            def may_hedge() -> bool:
-                return self._extra.spend(waste_usd)
-
         return AttemptSchedule(
             order.members,
             AttemptRules(self._strategy.retries, self._racing_count(estimates), hedge_after_s),
             now,
             may_retry=self._may_retry,
-            may_hedge=may_hedge,
+            may_hedge=lambda: self._extra.spend(waste_usd),
             draw=self._draw,
             deadline=awaited_until,
             contexts=dict(
@@ -493,14 +483,6 @@ class AttemptGroup:
             ignore_breaker=call.ignore_breaker or start.ignore_breaker,
             queues_until=start.queues_until,
         )
-
-
-def _wants_whole(call: Call) -> bool:
-    return call.request is not None and not call.request.stream and call.editable
-
-
-def _never() -> bool:
-    return False
 
 
 class CallTask:
@@ -571,7 +553,7 @@ class CallTask:
                 if self._whole:
                     await read_whole(reply)
                 self.reply = reply
-                self._tell()
+                self._note_known()
                 await self._released.wait()
             except BaseException as error:
                 failure = error
@@ -582,13 +564,13 @@ class CallTask:
         except Exception as error:  # noqa: BLE001 - whatever it is, the waiting task raises it
             if self.reply is None:
                 self.error = error
-                self._tell()
+                self._note_known()
         finally:
             # A cancelled task keeps its traceback, which refers to this object. Each loser would
             # leave such a cycle.
             self._task = None
 
-    def _tell(self) -> None:
+    def _note_known(self) -> None:
         self._known.set()
         if self._changed is not None:
             self._changed(self)

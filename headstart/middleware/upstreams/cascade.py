@@ -326,7 +326,8 @@ class CascadeRun:
         try:
             return await read_draft(await self._draft.answer(), self._parts.clock())
         except HeadstartError as error:
-            if self._asks_logprobs(self._draft) and _is_refusal(error):
+            refused = isinstance(error, UpstreamRefused) and error.status in (400, 422)
+            if self._asks_logprobs(self._draft) and (refused or isinstance(error, InvalidRequest)):
                 # The model may refuse the field that we added.
                 self._parts.refusing_logprobs.add(self._request.model)
                 self._ask_fast(AttemptRole(self._draft.call.role))
@@ -428,12 +429,6 @@ class CascadeRun:
     def _set_outcome(self, task: CallTask, outcome: AttemptOutcome) -> None:
         if task.call.log.ruling is None:
             task.call.log.rule(outcome)
-
-
-def _is_refusal(error: HeadstartError) -> bool:
-    if isinstance(error, UpstreamRefused):
-        return error.status in (400, 422)
-    return isinstance(error, InvalidRequest)
 
 
 class Cascade:
@@ -694,7 +689,8 @@ class JudgePanel:
             return DraftVerdict(DraftDecision(accept=False, reason=veto), None)
         if own is None and not names & _SCORING:
             return DraftVerdict(DraftDecision(accept=True, reason="passed"), None)
-        score = own or self._score(request, draft, second)
+        read = draft if self.reads_logprobs else without_logprobs(draft)
+        score = own or score_draft(request, read, second)
         calibration = None if score is None else self._scores[score.basis]
         return DraftVerdict(decide_draft(score, calibration, self._min_confidence), score)
 
@@ -718,13 +714,6 @@ class JudgePanel:
             if said is not True:
                 values.append(value)
         return None, Score(basis=ScoreBasis.CALLER, value=min(values)) if values else None
-
-    def _score(
-        self, request: ChatRequest, draft: Completion, second: Completion | None
-    ) -> Score | None:
-        """Return the score of the draft, or else that of the prompt; None without any."""
-        read = draft if self.reads_logprobs else without_logprobs(draft)
-        return score_draft(request, read, second)
 
 
 def without_logprobs(answer: Completion) -> Completion:

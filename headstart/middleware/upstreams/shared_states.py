@@ -592,7 +592,7 @@ class SharedExtraBudget(ExtraBudget):
             return super().spend(usd)
 
 
-# --- what workers tell each other -----------------------------------------------------------------
+# --- what workers learn from each other ----------------------------------------------------------
 
 
 class AnswerFacts(TypedDict):
@@ -655,72 +655,72 @@ class AnswersUpdate(msgspec.Struct, array_like=True):
 
 
 class SyncedMeasures(Measures):
-    """Measures that all workers learn: ``tell`` sends an update to the other workers.
+    """Measures that all workers learn: ``publish`` sends an update to the other workers.
 
-    ``tell_answer`` collects the figures of whole answers, which are sent together.
+    ``publish_answer`` collects the figures of whole answers, which are sent together.
     """
 
     def __init__(
         self,
-        tell: Callable[[str, tuple[Any, ...]], None],
-        tell_answer: Callable[[UpstreamModel, float, AnswerFacts], None],
+        publish: Callable[[str, tuple[Any, ...]], None],
+        publish_answer: Callable[[UpstreamModel, float, AnswerFacts], None],
     ) -> None:
         super().__init__()
-        self._tell = tell
-        self._tell_answer = tell_answer
+        self._publish = publish
+        self._publish_answer = publish_answer
 
     def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
         """Learn a time to the first token."""
         super().first(key, prompt_tokens, ttft_s, now)
-        self._tell("first", (key, prompt_tokens, ttft_s, now))
+        self._publish("first", (key, prompt_tokens, ttft_s, now))
 
     def censored(self, key: UpstreamModel, prompt_tokens: int, waited_s: float, now: float) -> None:
         """Learn that the first token would have come later."""
         super().censored(key, prompt_tokens, waited_s, now)
-        self._tell("censored", (key, prompt_tokens, waited_s, now))
+        self._publish("censored", (key, prompt_tokens, waited_s, now))
 
     def gaps(self, key: UpstreamModel, seconds: Sequence[float]) -> None:
         """Learn gaps."""
         super().gaps(key, seconds)
-        self._tell("gaps", (key, tuple(seconds)))
+        self._publish("gaps", (key, tuple(seconds)))
 
     def ended(self, key: UpstreamModel, gaps: Sequence[float] = ()) -> None:
         """Count the end of a call, and learn its last gaps."""
         super().ended(key, gaps)
         if gaps:
-            self._tell("gaps", (key, tuple(gaps)))
+            self._publish("gaps", (key, tuple(gaps)))
 
     def answered(self, key: UpstreamModel, now: float, **facts: Unpack[AnswerFacts]) -> None:
         """Learn from a whole answer."""
         super().answered(key, now, **facts)
-        self._tell_answer(key, now, facts)
+        self._publish_answer(key, now, facts)
 
 
 class SyncedAffinities(Affinities):
     """The upstreams that served conversations, from any worker."""
 
-    def __init__(self, tell: Callable[[str, tuple[Any, ...]], None]) -> None:
+    def __init__(self, publish: Callable[[str, tuple[Any, ...]], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._publish = publish
 
     def served(self, affinity: str, name: str, now: float) -> None:
         """Remember which upstream served a conversation."""
         super().served(affinity, name, now)
         if affinity:
-            self._tell("served", (affinity, name, now))
+            self._publish("served", (affinity, name, now))
 
 
 class SyncedPrefixReuse(PrefixReuse):
     """The prefixes that any worker sent."""
 
-    def __init__(self, tell: Callable[[str, tuple[Any, ...]], None]) -> None:
+    def __init__(self, publish: Callable[[str, tuple[Any, ...]], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._publish = publish
 
     def used(self, use: SeenPrefix) -> None:
         """Learn that a request used a prefix."""
         super().used(use)
-        self._tell("prefix", tuple(use))
+        self._publish("prefix", tuple(use))
 
 
 _UPDATES: dict[str, Callable[..., None]] = {
@@ -738,20 +738,20 @@ class SharedUpstreamStates(UpstreamStates):
 
     def __init__(self, file: int, offset: int) -> None:
         super().__init__()
-        self.measures = SyncedMeasures(self._tell, self._tell_answer)
-        self.affinities = SyncedAffinities(self._tell)
-        self.reuse = SyncedPrefixReuse(self._tell)
+        self.measures = SyncedMeasures(self._publish, self._publish_answer)
+        self.affinities = SyncedAffinities(self._publish)
+        self.reuse = SyncedPrefixReuse(self._publish)
         self._table = SharedTable(file, offset)
         self._updates: list[tuple[str, tuple[Any, ...]]] = []
         self._answers: dict[tuple[UpstreamModel, str], AnswersUpdate] = {}
-        self._told = 0
+        self._queued = 0
 
     def take_updates(self) -> bytes:
         """Return what this worker has learned since the last call; b"": nothing."""
-        if not self._told:
+        if not self._queued:
             return b""
         updates, answers = self._updates, list(self._answers.values())
-        self._updates, self._answers, self._told = [], {}, 0
+        self._updates, self._answers, self._queued = [], {}, 0
         return msgspec.msgpack.encode((updates, answers))
 
     def learn(self, updates: bytes) -> None:
@@ -784,15 +784,15 @@ class SharedUpstreamStates(UpstreamStates):
         """Return a budget that all workers share."""
         return SharedRetryBudget(self._table, _digest("retry", route, composition))
 
-    def _tell(self, name: str, given: tuple[Any, ...]) -> None:
-        if self._told < MOST_UPDATES:
-            self._told += 1
+    def _publish(self, name: str, given: tuple[Any, ...]) -> None:
+        if self._queued < MOST_UPDATES:
+            self._queued += 1
             self._updates.append((name, given))
 
-    def _tell_answer(self, key: UpstreamModel, now: float, facts: AnswerFacts) -> None:
-        if self._told >= MOST_UPDATES:
+    def _publish_answer(self, key: UpstreamModel, now: float, facts: AnswerFacts) -> None:
+        if self._queued >= MOST_UPDATES:
             return
-        self._told += 1
+        self._queued += 1
         route = facts["route_or_endpoint"]
         update = self._answers.get((key, route))
         if update is None:

@@ -330,11 +330,6 @@ def probability(features: Sequence[float], weights: Sequence[float]) -> float:
     return 1 / (1 + exp(-max(min(logit, 30.0), -30.0)))
 
 
-def answers_oppose(a: Wording, b: Wording) -> bool:
-    """Tell whether one text begins with yes and the other with no."""
-    return a.polarity * b.polarity < 0
-
-
 def may_oppose(a: Wording, b: Wording) -> bool:
     """Tell whether the texts have nearly the same words and only one of them has a negation."""
     if a.negated == b.negated:
@@ -566,7 +561,7 @@ def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
 def _judge_words(
     a: Wording, b: Wording, given: frozenset[str], cosine: float | None, model: AgreementModel
 ) -> Agreement:
-    if answers_oppose(a, b):
+    if a.polarity * b.polarity < 0:  # one text begins with yes, and the other with no
         return _agreement(AgreementMethod.TEXT, same=False)
     likely = probability(compare_words(a, b, given, cosine), model.weights)
     if likely <= model.different_to:

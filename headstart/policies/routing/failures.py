@@ -374,19 +374,13 @@ def _judge_limit(status: int, text: str, *, coded: bool, waits: bool) -> Failure
     # Rate limits may also mention plans and billing (Gemini, Groq). They end after a wait.
     if _PLAN_TEXTS.search(text) or (_QUOTA_TEXTS.search(text) and not waits and not coded):
         return failure(FailureKind.QUOTA)
-    if status == 403:
-        return _judge_forbidden(text)
-    return failure(
-        FailureKind.OVERLOADED if _OVERLOAD_TEXTS.search(text) else FailureKind.RATE_LIMITED
-    )
-
-
-def _judge_forbidden(text: str) -> Failure:
+    if status != 403:
+        overloaded = _OVERLOAD_TEXTS.search(text)
+        return failure(FailureKind.OVERLOADED if overloaded else FailureKind.RATE_LIMITED)
     if _POLICY_TEXTS.search(text):
         return failure(FailureKind.CONTENT_POLICY)
-    return failure(
-        FailureKind.NO_SUCH_MODEL if _MODEL_TEXTS.search(text) else FailureKind.UNAUTHORIZED
-    )
+    no_model = _MODEL_TEXTS.search(text)
+    return failure(FailureKind.NO_SUCH_MODEL if no_model else FailureKind.UNAUTHORIZED)
 
 
 def _add_wait(found: Failure, wait_s: float | None) -> Failure:
