@@ -275,6 +275,7 @@ ANTHROPIC_MESSAGES = Dialect(
     write_body=write_body,
     render=render,
     new_id=lambda: "msg_" + random_bytes(12).hex(),
+    call_prefix="toolu_",
     error_body=error_body,
     error_frame=error_frame,
 )

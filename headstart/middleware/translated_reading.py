@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -75,6 +76,13 @@ class AnswerNames:
     """The model of the request, for an answer that names no model."""
     echo: dict[str, Any] | None = None
     """Fields with which the answer repeats its request."""
+    request: bytes = b""
+    """The body of the request, which holds the ids of earlier tool calls."""
+
+    def call_id(self, prefix: str, choice: int, number: int) -> str:
+        """Return an id for a tool call that no other call of any answer has."""
+        place = f"{self.answer_id} {choice} {number}"
+        return prefix + sha256(place.encode()).hexdigest()[:24]
 
 
 class _Canonical:
@@ -86,6 +94,9 @@ class _Canonical:
         self._naming = naming
         self._called: dict[int, int] = {}
         """The number of the first tool call, by choice."""
+        self._given: dict[tuple[int, int], str | None] = {}
+        """The ids that the provider gave to tool calls, by choice and number; None: it gave one
+        that cannot tell the call from others, so the call has an id of ours."""
         self._model = naming.model
 
     def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
@@ -113,7 +124,7 @@ class _Canonical:
             case ToolCallDelta():
                 first = self._called.setdefault(event.choice, event.index)
                 if not naming.functions:
-                    return event
+                    return self._identified(event)
                 legacy = msgspec.structs.replace(event, id=None, kind="function_call")
                 return legacy if event.index == first else None
             case Finished(reason="stop" | "tool_calls") if event.choice in self._called:
@@ -122,6 +133,28 @@ class _Canonical:
                 reason = "function_call" if naming.functions else "tool_calls"
                 return msgspec.structs.replace(event, reason=reason)
         return event
+
+    def _identified(self, event: ToolCallDelta) -> ToolCallDelta:
+        """Return a piece of a tool call with an id of ours if the provider's cannot be used.
+
+        Some servers send no id, or the same one with each call. Clients find the call of a result
+        by its id.
+        """
+        place = event.choice, event.index
+        if place not in self._given:
+            id = event.id
+            known = (
+                not id
+                or id in self._given.values()
+                or msgspec.json.encode(id) in self._naming.request
+            )
+            self._given[place] = None if known else id
+        elif event.id is None:
+            return event
+        if self._given[place] is not None:
+            return event
+        id = self._naming.call_id(self._target.call_prefix, *place)
+        return msgspec.structs.replace(event, id=id)
 
 
 class _TranslatingReader(EventReader):
