@@ -42,17 +42,18 @@ from headstart.types import (
     ExtraDelta,
     Finished,
     Piece,
+    ReasoningDelta,
+    RefusalDelta,
     Started,
     TextDelta,
-    ToolCall,
     ToolCallDelta,
     UsageReported,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from headstart.types import Completion, Message, Send, StreamEvent
+    from headstart.types import Message, Send, StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class AnswerNames:
     functions: bool = False
     """Tool calls take OpenAI's deprecated form, which has room for one call."""
     prompt_tokens: int = 0
-    """The estimated tokens of the prompt, for a whole answer whose provider reports none."""
+    """The estimated tokens of the prompt, for an answer whose provider reports none."""
     shows_reasoning: bool = True
     """The client asked to see it."""
     choices: int = 1
@@ -83,6 +84,11 @@ class AnswerNames:
         """Return an id for a tool call that no other call of any answer has."""
         place = f"{self.answer_id} {choice} {number}"
         return prefix + sha256(place.encode()).hexdigest()[:24]
+
+    def estimated_usage(self, target: Dialect, characters: int) -> dict[str, Any]:
+        """Return the usage of an answer of this length whose provider reports none."""
+        tokens = Tokens(self.prompt_tokens, round(characters / CHARS_PER_TOKEN))
+        return target.usage(tokens)
 
 
 class _Canonical:
@@ -192,6 +198,37 @@ class _TranslatingReader(EventReader):
         return tuple(events)
 
 
+class _StreamWriter:
+    """Writes a translated stream, and the estimated usage if its provider reports none.
+
+    Clients sum up the usage, and a hit has an estimate, too. No event has this estimate, because
+    the books mark estimates.
+    """
+
+    def __init__(self, encoder: EventEncoder, target: Dialect, naming: AnswerNames) -> None:
+        self._encoder = encoder
+        self._target = target
+        self._naming = naming
+        self._characters = 0
+        self._reported = False
+
+    def feed(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return the bytes for these events."""
+        for event in events:
+            match event:
+                case TextDelta(text=said) | ReasoningDelta(text=said) | RefusalDelta(text=said):
+                    self._characters += len(said)
+                case ToolCallDelta(arguments=said):
+                    self._characters += len(said)
+                case UsageReported():
+                    self._reported = True
+                case Ended() if not self._reported:
+                    usage = self._naming.estimated_usage(self._target, self._characters)
+                    before = [each for each in events if each is not event]
+                    return self._encoder.feed((*before, UsageReported(usage=usage), event))
+        return self._encoder.feed(events)
+
+
 class Reencoder(_TranslatingReader):
     """An event stream of another dialect, written in the client's.
 
@@ -203,7 +240,7 @@ class Reencoder(_TranslatingReader):
         self, source: UpstreamDialect, target: Dialect, naming: AnswerNames, encoder: EventEncoder
     ) -> None:
         super().__init__(source, target, naming)
-        self._encoder = encoder
+        self._encoder = _StreamWriter(encoder, target, naming)
         self._finished: dict[int, bool] = {}
         self._said_end = False
 
@@ -279,7 +316,7 @@ class DocumentTranslator(DocumentCollector):
         self._canonical = _Canonical(source, target, naming)
         self._transcript = Transcript()
         self._answer = _WholeAnswer(target, naming, self._transcript)
-        self._encoder = encoder
+        self._encoder = None if encoder is None else _StreamWriter(encoder, target, naming)
 
     def feed(self, data: bytes) -> Piece:
         """Keep the bytes. Raises UpstreamProtocolError beyond the bound."""
@@ -325,20 +362,14 @@ class _WholeAnswer:
         if completion is None:
             raise UpstreamProtocolError("the upstream's answer is unfinished or too long to fold")
         if completion.usage is None:
-            # Clients rely on the usage in whole answers. No event has this estimate, because the
-            # books mark estimates.
-            completion = msgspec.structs.replace(completion, usage=self._estimate(completion))
+            # Clients rely on it (see ``_StreamWriter``).
+            usage = self._naming.estimated_usage(self._target, self._transcript.characters)
+            completion = msgspec.structs.replace(completion, usage=usage)
         if self._naming.echo is not None:
             extra = {**self._naming.echo, **completion.extra}
             completion = msgspec.structs.replace(completion, extra=extra)
         id = self._transcript.start.id or self._naming.answer_id
         return self._target.write_body(completion, id, completion.created)
-
-    def _estimate(self, completion: Completion) -> dict[str, Any]:
-        parts = (part for choice in completion.choices for part in choice.parts)
-        said = sum(len(p.arguments if isinstance(p, ToolCall) else p.text) for p in parts)
-        tokens = Tokens(self._naming.prompt_tokens, round(said / CHARS_PER_TOKEN))
-        return self._target.usage(tokens)
 
     def write_error(self, events: tuple[StreamEvent, ...]) -> bytes:
         error = error_in(events) or ErrorReported(message="the provider reported an error")
