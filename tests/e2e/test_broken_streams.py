@@ -25,7 +25,7 @@ from headstart.settings import Settings, UpstreamSettings
 from support.patience import until
 from support.raw_upstream import RawUpstream, raw_upstream
 from support.serving import free_port, serving, serving_in_thread
-from support.simulated import chat, exchange, simulated
+from support.simulated import chat, exchange, send_raw, simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -85,6 +85,28 @@ async def test_a_stream_that_breaks_off_breaks_off_after_the_error_event(
     lines = [record.getMessage() for record in records if record.levelno >= logging.ERROR]
     own = ["ASGI callable returned without completing response."]
     assert lines == ([] if http is BoundedHeadProtocol else own), "no traceback"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("http", ["h11", "httptools", BoundedHeadProtocol])
+async def test_a_client_may_leave_between_the_error_event_and_the_end(http: Any) -> None:
+    returned: list[str] = []
+    async with simulated(Simulator(fault=Cut(after=600, how="end"))) as provider:
+        app = gateway_before(provider)
+
+        async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+            await app(scope, receive, send)
+            returned.append(scope["type"])
+
+        async with serving(noted, http=http, log_level="error") as url:
+            with uvicorn_log() as records:
+                received = b""
+                async with await send_raw(url, ASKED, HEADERS) as stream:
+                    while b'"error"' not in received:
+                        received += await stream.receive()
+                    assert returned == ["lifespan"] * len(returned)
+                await until(lambda: "http" in returned)
+    assert not [record for record in records if record.levelno >= logging.ERROR]
 
 
 @pytest.mark.anyio
