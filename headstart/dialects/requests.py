@@ -398,7 +398,9 @@ def is_marked(part: Any) -> bool:
     return False
 
 
-_NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "web_search_options"})
+_NEEDED = frozenset(
+    {"audio", "cachedContent", "container", "mcp_servers", "thread", "web_search_options"}
+)
 """Top-level fields without which the answer would be another one."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -487,7 +489,10 @@ def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[
         # A request with options of a search asks for a search.
         asks = name in _NEEDED and (_says_something(value) or name == "web_search_options")
         if limits or asks:
-            raise losses.refusal(name)
+            refusal = losses.refusal(name)
+            if name == "thread":  # on this code Anthropic's SDKs send the whole conversation
+                refusal.code = "thread_unsupported_request"
+            raise refusal
     # Other dialects do this by default, or have it as the user.
     said = {"modalities": ["text"], "safety_identifier": asked.user}
     losses.drop_filled({k: v for k, v in asked.extra.items() if k not in said or v != said[k]})

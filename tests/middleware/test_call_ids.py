@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import anthropic
 import pytest
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
@@ -128,3 +129,41 @@ async def test_each_call_has_an_id_that_is_stored_and_names_it_in_the_next_reque
     for result in sent[2:]:
         city = json.loads(asked[result["tool_call_id"]])["city"]
         assert result["content"] == f"{city}: rain"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_provider_that_keeps_no_threads_gets_the_whole_conversation(stream: bool) -> None:
+    """Anthropic's SDK sends only the new messages of a thread until it is told to send all.
+
+    Without the history the model would answer a question that it does not know.
+    """
+    server = CallingServer("0")
+
+    @anthropic.beta_async_tool
+    async def weather(city: str) -> str:
+        """Tell the weather."""
+        return f"{city}: rain"
+
+    async with (
+        proxied(server) as proxy,
+        anthropic.AsyncAnthropic(api_key="k", base_url=proxy.url, max_retries=0) as client,
+    ):
+        runner: Any = client.beta.messages.tool_runner(
+            model="m",
+            max_tokens=99,
+            tools=[weather],
+            messages=[{"role": "user", "content": ASKED["content"]}],
+            stream=stream,
+            max_iterations=2,
+        )
+        async for turn in runner:
+            if stream:
+                await turn.get_final_message()
+    assert len(server.calls) == 2
+    question, called, *results = server.calls[1].json["messages"]
+    assert question["content"] == ASKED["content"]
+    assert {each["id"] for each in called["tool_calls"]} == {
+        each["tool_call_id"] for each in results
+    }
+    assert [each["content"] for each in results] == [f"{city}: rain" for city in CITIES]
+    assert [row.error for row in proxy.served] == ["thread_unsupported_request", None, None]
