@@ -116,8 +116,8 @@ def _date(now: float, then: float) -> str:  # noqa: ARG001
 _FIELDS = field_uses(
     keyed=(
         "model messages system container diagnostics context_management inference_geo mcp_servers "
-        "output_config output_format stop_sequences temperature thinking tool_choice tools top_k "
-        "top_p"
+        "output_config output_format stop_sequences temperature thinking thread tool_choice tools "
+        "top_k top_p"
     ),
     ranged="max_tokens",
     ignored="stream metadata cache_control service_tier speed cache",
@@ -138,6 +138,16 @@ class _MessagesForm(RequestForm):
     always_limited = True
     takes_prediction = False
     joins_results = True
+    work_fields = RequestForm.work_fields | {"thread"}
+
+    def work_beside_text(self, document: dict[str, Any]) -> str | None:
+        """Return ``conversation`` if the provider keeps the conversation, or what others do.
+
+        The next request names this answer by its id, which only the provider knows.
+        """
+        if document.get("thread") is not None:
+            return "conversation"
+        return super().work_beside_text(document)
 
     def with_system_text(self, document: dict[str, Any], text: str) -> dict[str, Any] | None:
         system = self._extended_system(document.get("system"), text)
@@ -275,6 +285,7 @@ ANTHROPIC_MESSAGES = Dialect(
     write_body=write_body,
     render=render,
     new_id=lambda: "msg_" + random_bytes(12).hex(),
+    call_prefix="toolu_",
     error_body=error_body,
     error_frame=error_frame,
 )

@@ -260,8 +260,7 @@ class LimitHeaders(NamedTuple):
     """The headers in which a provider reports the rest of a limit."""
 
     name: str
-    """The name of a header, from ``unit`` (requests, tokens) and ``part`` (limit, remaining,
-    reset)."""
+    """A header's name, from ``unit`` (requests, tokens) and ``part`` (limit, remaining, reset)."""
     reset: Callable[[float, float], str]
     """Writes the time at which the limit begins again. Takes now and that time, in Unix seconds."""
 
@@ -390,8 +389,7 @@ class Dialect(UpstreamDialect):
     Only the fields that the engine reads are checked. The upstream judges the rest.
     """
     read_request: Callable[[ChatRequest], CanonicalRequest]
-    """Returns the request in the common form. Raises InvalidRequest that names the field at
-    fault."""
+    """Returns the request in the common form. Raises InvalidRequest, which names the field."""
     shows_reasoning: Callable[[ChatRequest], bool]
     """Tells whether the client may see the model's reasoning, if the provider sends it."""
     reasoning_field: str = "reasoning_content"
@@ -421,6 +419,8 @@ class Dialect(UpstreamDialect):
     """Encodes an answer once, for any number of replays."""
     new_id: Callable[[], str]
     """Returns an id for an answer of ours, in the provider's style."""
+    call_prefix: str = "call_"
+    """The beginning of the ids of tool calls, in the provider's style."""
     error_body: Callable[[HeadstartError | ErrorReported, str], bytes]
     """Returns the body of an error answer; the text is the request's id."""
     error_frame: Callable[[HeadstartError | ErrorReported, str], bytes]

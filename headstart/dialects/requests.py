@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import json
 import re
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -397,7 +398,9 @@ def is_marked(part: Any) -> bool:
     return False
 
 
-_NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "web_search_options"})
+_NEEDED = frozenset(
+    {"audio", "cachedContent", "container", "mcp_servers", "thread", "web_search_options"}
+)
 """Top-level fields without which the answer would be another one."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -486,7 +489,10 @@ def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[
         # A request with options of a search asks for a search.
         asks = name in _NEEDED and (_says_something(value) or name == "web_search_options")
         if limits or asks:
-            raise losses.refusal(name)
+            refusal = losses.refusal(name)
+            if name == "thread":  # on this code Anthropic's SDKs send the whole conversation
+                refusal.code = "thread_unsupported_request"
+            raise refusal
     # Other dialects do this by default, or have it as the user.
     said = {"modalities": ["text"], "safety_identifier": asked.user}
     losses.drop_filled({k: v for k, v in asked.extra.items() if k not in said or v != said[k]})
@@ -494,17 +500,44 @@ def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[
 
 
 def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages with each tool result under the name of the tool that was called."""
-    names = {
-        part.id: part.name
-        for message in messages
-        for part in message.parts
-        if isinstance(part, CallPart)
-    }
+    """Return the messages with each tool result under the id and the name of its call.
+
+    A call without an id, or with the id of an earlier call, gets another one: some servers give all
+    calls the same id, and most providers refuse such a history.
+    """
+    pairs = _CallPairs()
     return tuple(
-        msgspec.structs.replace(message, parts=tuple(_named(part, names) for part in message.parts))
+        msgspec.structs.replace(message, parts=tuple(map(pairs.paired, message.parts)))
         for message in messages
     )
+
+
+class _CallPairs:
+    """The calls of a history so far, under the ids that the client gave them."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._waiting: dict[str, deque[CallPart]] = {}
+        """The calls that have no result yet."""
+        self._answered: dict[str, CallPart] = {}
+
+    def paired(self, part: MessagePart) -> MessagePart:
+        """Return a call with an id of its own, or a result with the id and the name of its call."""
+        if isinstance(part, CallPart):
+            call = part
+            if not part.id or part.id in self._taken:
+                call = msgspec.structs.replace(part, id=f"call_{len(self._taken)}_{part.id}")
+            self._taken.add(call.id)
+            self._waiting.setdefault(part.id, deque()).append(call)
+            return call
+        if not isinstance(part, ResultPart):
+            return part
+        if waiting := self._waiting.get(part.id):
+            self._answered[part.id] = waiting.popleft()
+        answered = self._answered.get(part.id)
+        if answered is None:
+            return part
+        return msgspec.structs.replace(part, id=answered.id, name=part.name or answered.name)
 
 
 def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -650,12 +683,6 @@ def strict_mode(strict: bool | None, schema: Any, losses: TranslationLosses) -> 
 
 def _says_something(value: Any) -> bool:
     return value is not None and value is not False and value not in ([], {}, "")
-
-
-def _named(part: MessagePart, names: dict[str, str]) -> MessagePart:
-    if isinstance(part, ResultPart) and part.name is None:
-        return msgspec.structs.replace(part, name=names.get(part.id))
-    return part
 
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")

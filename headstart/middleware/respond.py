@@ -465,8 +465,12 @@ hypercorn over HTTP/2), and httpx's transport for apps fails."""
 def server_breaks_off(scope: Scope) -> bool:
     """Tell whether the server breaks off an answer that the app leaves without its end.
 
-    ASGI leaves this to the server, and does not name the server. Its functions run this code.
+    ASGI leaves this to the server, and does not name the server. Its functions run this code, and
+    those of a transport or a test client for apps may run inside of them. These do not tell which
+    version of ASGI they speak; the servers do.
     """
+    if "spec_version" not in scope.get("asgi", ()):
+        return False
     frame = inspect.currentframe()
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -41,17 +42,18 @@ from headstart.types import (
     ExtraDelta,
     Finished,
     Piece,
+    ReasoningDelta,
+    RefusalDelta,
     Started,
     TextDelta,
-    ToolCall,
     ToolCallDelta,
     UsageReported,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from headstart.types import Completion, Message, Send, StreamEvent
+    from headstart.types import Message, Send, StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class AnswerNames:
     functions: bool = False
     """Tool calls take OpenAI's deprecated form, which has room for one call."""
     prompt_tokens: int = 0
-    """The estimated tokens of the prompt, for a whole answer whose provider reports none."""
+    """The estimated tokens of the prompt, for an answer whose provider reports none."""
     shows_reasoning: bool = True
     """The client asked to see it."""
     choices: int = 1
@@ -75,6 +77,18 @@ class AnswerNames:
     """The model of the request, for an answer that names no model."""
     echo: dict[str, Any] | None = None
     """Fields with which the answer repeats its request."""
+    request: bytes = b""
+    """The body of the request, which holds the ids of earlier tool calls."""
+
+    def call_id(self, prefix: str, choice: int, number: int) -> str:
+        """Return an id for a tool call that no other call of any answer has."""
+        place = f"{self.answer_id} {choice} {number}"
+        return prefix + sha256(place.encode()).hexdigest()[:24]
+
+    def estimated_usage(self, target: Dialect, characters: int) -> dict[str, Any]:
+        """Return the usage of an answer of this length whose provider reports none."""
+        tokens = Tokens(self.prompt_tokens, round(characters / CHARS_PER_TOKEN))
+        return target.usage(tokens)
 
 
 class _Canonical:
@@ -86,6 +100,9 @@ class _Canonical:
         self._naming = naming
         self._called: dict[int, int] = {}
         """The number of the first tool call, by choice."""
+        self._given: dict[tuple[int, int], str | None] = {}
+        """The ids that the provider gave to tool calls, by choice and number; None: it gave one
+        that cannot tell the call from others, so the call has an id of ours."""
         self._model = naming.model
 
     def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
@@ -113,7 +130,7 @@ class _Canonical:
             case ToolCallDelta():
                 first = self._called.setdefault(event.choice, event.index)
                 if not naming.functions:
-                    return event
+                    return self._identified(event)
                 legacy = msgspec.structs.replace(event, id=None, kind="function_call")
                 return legacy if event.index == first else None
             case Finished(reason="stop" | "tool_calls") if event.choice in self._called:
@@ -122,6 +139,28 @@ class _Canonical:
                 reason = "function_call" if naming.functions else "tool_calls"
                 return msgspec.structs.replace(event, reason=reason)
         return event
+
+    def _identified(self, event: ToolCallDelta) -> ToolCallDelta:
+        """Return a piece of a tool call with an id of ours if the provider's cannot be used.
+
+        Some servers send no id, or the same one with each call. Clients find the call of a result
+        by its id.
+        """
+        place = event.choice, event.index
+        if place not in self._given:
+            id = event.id
+            known = (
+                not id
+                or id in self._given.values()
+                or msgspec.json.encode(id) in self._naming.request
+            )
+            self._given[place] = None if known else id
+        elif event.id is None:
+            return event
+        if self._given[place] is not None:
+            return event
+        id = self._naming.call_id(self._target.call_prefix, *place)
+        return msgspec.structs.replace(event, id=id)
 
 
 class _TranslatingReader(EventReader):
@@ -159,6 +198,37 @@ class _TranslatingReader(EventReader):
         return tuple(events)
 
 
+class _StreamWriter:
+    """Writes a translated stream, and the estimated usage if its provider reports none.
+
+    Clients sum up the usage, and a hit has an estimate, too. No event has this estimate, because
+    the books mark estimates.
+    """
+
+    def __init__(self, encoder: EventEncoder, target: Dialect, naming: AnswerNames) -> None:
+        self._encoder = encoder
+        self._target = target
+        self._naming = naming
+        self._characters = 0
+        self._reported = False
+
+    def feed(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return the bytes for these events."""
+        for event in events:
+            match event:
+                case TextDelta(text=said) | ReasoningDelta(text=said) | RefusalDelta(text=said):
+                    self._characters += len(said)
+                case ToolCallDelta(arguments=said):
+                    self._characters += len(said)
+                case UsageReported():
+                    self._reported = True
+                case Ended() if not self._reported:
+                    usage = self._naming.estimated_usage(self._target, self._characters)
+                    before = [each for each in events if each is not event]
+                    return self._encoder.feed((*before, UsageReported(usage=usage), event))
+        return self._encoder.feed(events)
+
+
 class Reencoder(_TranslatingReader):
     """An event stream of another dialect, written in the client's.
 
@@ -170,7 +240,7 @@ class Reencoder(_TranslatingReader):
         self, source: UpstreamDialect, target: Dialect, naming: AnswerNames, encoder: EventEncoder
     ) -> None:
         super().__init__(source, target, naming)
-        self._encoder = encoder
+        self._encoder = _StreamWriter(encoder, target, naming)
         self._finished: dict[int, bool] = {}
         self._said_end = False
 
@@ -246,7 +316,7 @@ class DocumentTranslator(DocumentCollector):
         self._canonical = _Canonical(source, target, naming)
         self._transcript = Transcript()
         self._answer = _WholeAnswer(target, naming, self._transcript)
-        self._encoder = encoder
+        self._encoder = None if encoder is None else _StreamWriter(encoder, target, naming)
 
     def feed(self, data: bytes) -> Piece:
         """Keep the bytes. Raises UpstreamProtocolError beyond the bound."""
@@ -292,20 +362,14 @@ class _WholeAnswer:
         if completion is None:
             raise UpstreamProtocolError("the upstream's answer is unfinished or too long to fold")
         if completion.usage is None:
-            # Clients rely on the usage in whole answers. No event has this estimate, because the
-            # books mark estimates.
-            completion = msgspec.structs.replace(completion, usage=self._estimate(completion))
+            # Clients rely on it (see ``_StreamWriter``).
+            usage = self._naming.estimated_usage(self._target, self._transcript.characters)
+            completion = msgspec.structs.replace(completion, usage=usage)
         if self._naming.echo is not None:
             extra = {**self._naming.echo, **completion.extra}
             completion = msgspec.structs.replace(completion, extra=extra)
         id = self._transcript.start.id or self._naming.answer_id
         return self._target.write_body(completion, id, completion.created)
-
-    def _estimate(self, completion: Completion) -> dict[str, Any]:
-        parts = (part for choice in completion.choices for part in choice.parts)
-        said = sum(len(p.arguments if isinstance(p, ToolCall) else p.text) for p in parts)
-        tokens = Tokens(self._naming.prompt_tokens, round(said / CHARS_PER_TOKEN))
-        return self._target.usage(tokens)
 
     def write_error(self, events: tuple[StreamEvent, ...]) -> bytes:
         error = error_in(events) or ErrorReported(message="the provider reported an error")

@@ -37,9 +37,12 @@ class Provider(Simulator):
         self.held = ""
         """The end of a path: a POST to it is carried out, and never answered."""
         self.keys = set[bytes]()
+        self.teams = set[bytes | None]()
+        """The values of a header that the operator set."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, headers = scope["path"], dict(scope["headers"])
+        self.teams.add(headers.get(b"x-team"))
         self.keys.add(headers.get(b"authorization") or headers.get(b"x-api-key") or b"")
         if scope["method"] == "POST" and self.lost and path.endswith(self.lost):
             self.lost = ""
@@ -109,6 +112,19 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCH_KEY", "sk-batch")
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_each_request_about_a_batch_has_the_headers_of_the_settings(
+    tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str], api: str
+) -> None:
+    arguments = prepare(tmp_path, provider.url, ["Where is Rome?", "Who was Cato?"], api)
+    with (tmp_path / "headstart.toml").open("a") as settings:
+        settings.write('headers = { "X-Team" = "blue" }\n')
+    status, summary = run(arguments, capsys)
+    assert (status, summary["outcomes"]) == (0, {"miss": 2})
+    assert provider.batches.submitted == 1
+    assert provider.teams == {b"blue"}
 
 
 @pytest.mark.parametrize("api", APIS)

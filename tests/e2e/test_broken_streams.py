@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import importlib.util
 import json
 import logging
+import os
+import socket
+import sys
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -17,15 +22,17 @@ from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Cut
 from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.settings import Settings, UpstreamSettings
+from support.patience import until
 from support.raw_upstream import RawUpstream, raw_upstream
-from support.serving import serving, serving_in_thread
-from support.simulated import chat, exchange, simulated
+from support.serving import free_port, serving, serving_in_thread
+from support.simulated import chat, exchange, send_raw, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from headstart.middleware.asgi import Gateway
-    from headstart.types import Message, Receive, Scope, Send
+    from headstart.types import ASGIApp, Message, Receive, Scope, Send
 
 ASKED = chat(stream=True)
 HEADERS = {"authorization": "Bearer k", "content-type": "application/json"}
@@ -82,6 +89,28 @@ async def test_a_stream_that_breaks_off_breaks_off_after_the_error_event(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("http", ["h11", "httptools", BoundedHeadProtocol])
+async def test_a_client_may_leave_between_the_error_event_and_the_end(http: Any) -> None:
+    returned: list[str] = []
+    async with simulated(Simulator(fault=Cut(after=600, how="end"))) as provider:
+        app = gateway_before(provider)
+
+        async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+            await app(scope, receive, send)
+            returned.append(scope["type"])
+
+        async with serving(noted, http=http, log_level="error") as url:
+            with uvicorn_log() as records:
+                received = b""
+                async with await send_raw(url, ASKED, HEADERS) as stream:
+                    while b'"error"' not in received:
+                        received += await stream.receive()
+                    assert returned == ["lifespan"] * len(returned)
+                await until(lambda: "http" in returned)
+    assert not [record for record in records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("http", ["h11", "httptools", BoundedHeadProtocol])
 async def test_a_relayed_answer_that_breaks_off_breaks_off_without_a_traceback(http: Any) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: 900\r\n\r\n"
     async with (
@@ -134,25 +163,111 @@ async def test_a_stream_ends_where_the_server_would_leave_the_client_waiting() -
         assert not sent[-1]["more_body"]
 
 
+def in_its_own_task(app: ASGIApp) -> ASGIApp:
+    """As middleware does that waits for the app with a time limit."""
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        async def call() -> None:
+            await app(scope, receive, send)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(call())
+
+    return run
+
+
 @pytest.mark.anyio
-async def test_a_stream_ends_in_the_transport_of_httpx_for_apps() -> None:
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize("wrap", [None, in_its_own_task])
+async def test_a_stream_ends_in_the_transport_of_httpx_for_apps(library: Any, wrap: Any) -> None:
     """It asserts that an answer has an end, also inside an app that uvicorn serves."""
     async with simulated(Simulator(fault=Cut(after=600, how="end"))) as provider:
         app = gateway_before(provider)
         got: list[str] = []
 
         async def outer(_scope: Scope, _receive: Receive, send: Send) -> None:
-            inside = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://in")
-            async with inside as client:
+            to_app = library.ASGITransport(wrap(app) if wrap else app)
+            async with library.AsyncClient(transport=to_app, base_url="http://in") as client:
                 reply = await client.post("/v1/chat/completions", json=ASKED, headers=HEADERS)
             got.append(reply.text)
             await app.aclose()
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        async with serving(outer, lifespan="off") as url:
+        with serving_in_thread(outer, lifespan="off") as url:
             assert (await exchange(url, ASKED, HEADERS)).status == 200
     assert last_event(got[0])["error"]
+
+
+SERVERS = {
+    "uvicorn": ["--log-level", "error", "--port", "{port}"],
+    "hypercorn": ["--bind", "127.0.0.1:{port}"],
+    "granian": ["--interface", "asgi", "--log-level", "error", "--port", "{port}"],
+    "gunicorn": ["--worker-class", "asgi", "--log-level", "error", "--bind", "127.0.0.1:{port}"],
+}
+"""The options of the servers that break off an answer without an end."""
+SERVED = """
+from headstart import gateway
+from headstart.settings import Settings, UpstreamSettings
+
+upstream = UpstreamSettings(name="sim", base_url="PROVIDER", api_key_env=())
+app = gateway(Settings(upstream=(upstream,)), store="memory:", mode="exact-only")
+"""
+
+
+@contextlib.asynccontextmanager
+async def served_by(server: str, folder: Path, provider: str) -> AsyncIterator[str]:
+    """Run a server with a gateway, and yield its URL. ``folder`` gets the file ``log``."""
+    port = free_port()
+    (folder / "served.py").write_text(SERVED.replace("PROVIDER", provider))
+    options = [option.format(port=port) for option in SERVERS[server]]
+    paths = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", server, "served:app", *options),
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        try:
+            await until(lambda: process.returncode is not None or _listens(port))
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("server", SERVERS)
+async def test_a_stream_breaks_off_under_each_server_without_a_traceback(
+    server: str, tmp_path: Path
+) -> None:
+    if importlib.util.find_spec(server) is None:
+        pytest.skip(f"{server} is not installed")
+    async with (
+        simulated(Simulator(fault=Cut(after=600, how="end"))) as provider,
+        served_by(server, tmp_path, provider) as url,
+    ):
+        answer = await exchange(url, ASKED, HEADERS)
+    assert answer.ended == "eof"
+    assert last_event(answer.body)["error"]["code"] == "upstream_protocol_error"
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.anyio
+async def test_a_stream_of_an_app_in_its_own_task_breaks_off() -> None:
+    async with simulated(Simulator(fault=Cut(after=600, how="end"))) as provider:
+        with serving_in_thread(in_its_own_task(gateway_before(provider))) as url:
+            answer = await exchange(url, ASKED, HEADERS)
+    assert answer.ended == "eof"
+    assert last_event(answer.body)["error"]
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headstart import gateway
 from headstart.lab.simulator.faults import ErrorFrame, Status
+from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.settings import RouteSettings, Settings, UpstreamSettings
+from support.patience import PATIENCE_S
 from support.proxied import CHAT, read_body
+from support.raw_upstream import open_raw
+from support.scripted import ScriptedUpstream
+from support.serving import serving
 from support.sidecar import PROMPT, headers_of, sidecar
 from support.simulated import chat
 
@@ -71,3 +79,36 @@ async def test_a_client_that_does_not_stream_gets_the_real_status() -> None:
     async with sidecar(cache=EXACT, routes=(EARLY,)) as gateway:
         reply = await gateway.ask(fault=Status(status=400, code="bad"))
         assert reply.status == 400
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools", BoundedHeadProtocol])
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_an_early_answer_that_breaks_off_ends_the_connection_after_its_error(
+    http: Any, version: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """HTTP/1.0 has no sign for the end of a body, so the event alone tells the error."""
+    body = json.dumps(chat(PROMPT, stream=True)).encode()
+    provider = ScriptedUpstream()
+    provider.head_hold, provider.terminal = asyncio.Event(), False
+    head = b"POST /v1/chat/completions HTTP/%b\r\nHost: h\r\nAuthorization: Bearer k\r\n" % version
+    length = b"Content-Length: %d\r\n\r\n" % len(body)
+    async with serving(provider) as url:
+        upstream = UpstreamSettings(name="sim", base_url=url, api_key_env=())
+        route = RouteSettings(name="early", early_200_s=0.02, retries=0)
+        settings = Settings(upstream=(upstream,), route=(route,))
+        app = gateway(settings, store="memory:", mode="exact-only")
+        async with serving(app, http=http) as served:
+            reader, writer = await open_raw(served, head + length + body)
+            async with asyncio.timeout(PATIENCE_S):
+                answer = await reader.readuntil(b": waiting\n\n")
+                provider.head_hold.set()
+                answer += await reader.read()
+            writer.close()
+    head, _, said = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    if http != "httptools":  # uvicorn writes chunks there for HTTP/1.0, too
+        assert (b"transfer-encoding: chunked" in head.lower()) == (version == b"1.1")
+    assert not said.endswith(b"0\r\n\r\n")
+    event = said.removesuffix(b"\r\n").rstrip(b"\n").rpartition(b"data: ")[2]
+    assert json.loads(event)["error"]["code"] == "upstream_protocol_error"
+    assert not [record for record in caplog.records if record.exc_info]

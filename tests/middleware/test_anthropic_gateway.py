@@ -216,6 +216,11 @@ BYPASSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an MCP server": ({"mcp_servers": [{"type": "url", "url": "u"}]}, "hosted-tools"),
     "a call that fills the prompt cache": ({"max_tokens": 0}, "cache-warming"),
+    "a thread that the provider is to keep": ({"thread": {"type": "create"}}, "conversation"),
+    "a thread that the provider keeps": (
+        {"thread": {"type": "continue", "previous_message_id": "msg_1"}},
+        "conversation",
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sys
@@ -139,7 +140,13 @@ class Caller:
         )
 
     async def ask(
-        self, service: BatchService, method: str, path: str, body: bytes = b"", query: bytes = b""
+        self,
+        service: BatchService,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        query: bytes = b"",
+        *headers: tuple[bytes, bytes],
     ) -> Any:
         sent: list[Message] = []
 
@@ -155,19 +162,21 @@ class Caller:
             "raw_path": path.encode(),
             "path": path,
             "query_string": query,
-            "headers": [(b"content-type", b"multipart/form-data; boundary=b")],
+            "headers": [(b"content-type", b"multipart/form-data; boundary=b"), *headers],
         }
         assert await service.answer(scope, receive, send)
         return json.loads(b"".join(each.get("body", b"") for each in sent))
 
-    async def upload(self, service: BatchService, data: bytes) -> Any:
+    async def upload(
+        self, service: BatchService, data: bytes, *headers: tuple[bytes, bytes]
+    ) -> Any:
         form = (
             b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
             b'content-disposition: form-data; name="file"; filename="f"\r\n\r\n'
             + data
             + b"\r\n--b--"
         )
-        return await self.ask(service, "POST", "/v1/files", form)
+        return await self.ask(service, "POST", "/v1/files", form, b"", *headers)
 
     async def begin(self, service: BatchService, count: int) -> str:
         return await self.begin_with(service, lines(count))
@@ -338,6 +347,36 @@ async def test_uploads_at_the_same_time_share_the_room(caller: Caller) -> None:
     assert await anyio.to_thread.run_sync(caller.folder.used_bytes) <= 60_000
     codes = {each["error"]["code"] for each in found if "error" in each}
     assert codes == {"request_too_large"}
+    await caller.aclose(service)
+
+
+@pytest.mark.parametrize("cancels", [1, 2])
+@pytest.mark.parametrize("steps", range(1, 7))
+async def test_a_cancelled_upload_leaves_no_file(caller: Caller, steps: int, cancels: int) -> None:
+    """Also if it is cancelled again while it waits for the file's end."""
+    service, root = caller.service(), caller.folder.root
+    await caller.upload(service, b"x")
+    uploading = caller.upload(service, b"x" * 3_000_000)
+    task = asyncio.create_task(uploading)  # noqa: TID251 - a task group would wait for it
+    await asyncio.sleep(steps / 1000)  # the cancellation comes at any point
+    for _ in range(cancels):
+        task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([task])
+    await until(lambda: not list(root.glob("*.part")))
+    await anyio.sleep(0.02)  # for a thread that would make the file later
+    assert not list(root.glob("*.part"))
+    await caller.aclose(service)
+
+
+@pytest.mark.parametrize("digits", [19, 4_301, 60_000])
+async def test_a_length_of_any_number_of_digits_is_too_large_for_an_upload(
+    caller: Caller, digits: int
+) -> None:
+    """Python refuses to read numbers of more than 4,300 digits."""
+    service = caller.service()
+    answer = await caller.upload(service, b"x", (b"content-length", b"9" * digits))
+    assert answer["error"]["code"] == "request_too_large"
     await caller.aclose(service)
 
 

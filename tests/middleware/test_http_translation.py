@@ -19,7 +19,7 @@ from headstart.errors import UpstreamProtocolError
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import neutral_headers
 from headstart.settings import UpstreamSettings
-from headstart.types import Call, ErrorReported
+from headstart.types import Call, ErrorReported, UsageReported
 from support.candidates import make_call
 from support.events import decoded, folded, said
 from support.scripted import ScriptedUpstream, chunk
@@ -431,3 +431,27 @@ async def test_a_relayed_call_of_a_further_dialect_has_the_callers_key_in_both_f
     assert sent.get(b"x-api-key") == (None if own_key else b"caller")
     keys = [value for name, value in second if name == b"authorization"]
     assert keys == [f"Bearer {own_key or 'other'}".encode()]
+
+
+class WithoutUsage(ScriptedUpstream):
+    """Reports no usage, whether a stream is asked for it or not."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def unasked() -> Any:
+            message = await receive()
+            body = message.get("body", b"").replace(b'"include_usage"', b'"unknown"')
+            return {**message, "body": body}
+
+        await super().__call__(scope, unasked, send)
+
+
+async def test_a_translated_stream_without_usage_ends_with_an_estimate() -> None:
+    """Anthropic's clients sum up these numbers. The books find no usage and mark their estimate."""
+    async with upstream_at(WithoutUsage(), dialect=OPENAI.setting) as upstream:
+        answer = await read(upstream, call_of(ANTHROPIC, stream=True))
+    text = "Hello from upstream"
+    completion = folded(decoded(ANTHROPIC, answer.body))
+    assert said(completion.choices[0]) == [("text", text)]
+    assert completion.usage is not None
+    assert ANTHROPIC.tokens(completion.usage) == Tokens(12, round(len(text) / 4))
+    assert not any(isinstance(event, UsageReported) for event in answer.events)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -377,3 +378,22 @@ def test_last_turn_is_gone_on_with_where_the_upstream_can(
     body = ask("anthropic", "openai", Quirks(prefill=prefill), messages=[USER, begun])
     assert body["messages"] == [USER, {**begun, **mark}]
     assert to_anthropic(USER, begun) == [USER, begun]
+
+
+@pytest.mark.parametrize("id", ["0", ""])
+def test_calls_of_a_history_that_share_an_id_are_told_apart(id: str) -> None:
+    """Anthropic refuses two calls with one id. Some servers give all calls the same one."""
+
+    def called(*cities: str) -> list[dict[str, Any]]:
+        names = [{"name": "look", "arguments": json.dumps({"city": city})} for city in cities]
+        calls = [{"id": id, "type": "function", "function": name} for name in names]
+        results = [{"role": "tool", "tool_call_id": id, "content": city} for city in cities]
+        return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
+
+    history = [{"role": "user", "content": "Hi"}, *called("Rome", "Oslo"), *called("Bern")]
+    turns = ask("openai", "anthropic", messages=history)["messages"]
+    uses, results, use, result = (turn["content"] for turn in turns[1:])
+    cities = {each["id"]: each["input"]["city"] for each in (*uses, *use)}
+    assert set(cities.values()) == {"Rome", "Oslo", "Bern"}
+    for told in (*results, *result):
+        assert told["content"] == cities[told["tool_use_id"]]

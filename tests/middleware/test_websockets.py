@@ -17,7 +17,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from support.patience import PATIENCE_S, until
 from support.raw_upstream import RawUpstream, open_raw, raw_upstream
-from support.serving import bind_free_port
+from support.scripted import ScriptedUpstream
+from support.serving import bind_free_port, serving
 from support.websocket_provider import Provider, before
 
 if TYPE_CHECKING:
@@ -295,6 +296,54 @@ async def test_an_upstream_gets_its_own_name_of_the_model_that_the_query_names()
     assert [request.path.partition("?")[2] for request in provider.requests] == [
         "model=real%2Fone", "a=model&model=real%2Fone", "model=other",
     ]  # fmt: skip
+
+
+async def test_an_upstream_gets_the_headers_of_its_settings_in_the_handshake() -> None:
+    provider = Provider()
+    own = {"headers": {"X-Team": "blue", "X-Other": "b"}}
+    async with (
+        before(provider, provider_settings=own) as gate,
+        gate.connect(additional_headers={"X-Other": "a", "X-Mine": "c"}) as socket,
+    ):
+        await socket.send("x")
+        assert await socket.recv() == "x"
+    sent = provider.requests[0].headers
+    assert [sent.get_all(name) for name in ("X-Team", "X-Other", "X-Mine")] == [
+        ["blue"], ["b"], ["c"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_a_chat_ends_its_call_and_no_open_websocket(
+    stream: bool,
+) -> None:
+    """The server tells both on the connections of one process."""
+    provider, chats = Provider(), ScriptedUpstream()
+    chats.head_hold = asyncio.Event()
+    body = json.dumps({"model": "m", "messages": [], "stream": stream}).encode()
+    asked = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Headstart-Route: chats\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    async with serving(chats) as chats_url:
+        others = [{"name": "chats", "base_url": chats_url}]
+        routes: list[dict[str, Any]] = [
+            {"name": "sockets", "upstreams": ["sim"]},
+            {"name": "chats", "upstreams": ["chats"], "match": {"model": "-"}},
+        ]
+        async with before(provider, others=others, routes=routes) as gate:
+            async with gate.connect() as socket, gate.connect() as second:
+                _, writer = await open_raw(gate.url, asked)
+                await until(lambda: chats.calls)
+                await second.close()
+                assert not chats.calls[0].left.is_set()
+                writer.close()
+                async with asyncio.timeout(PATIENCE_S):
+                    await chats.calls[0].left.wait()
+                await socket.send("still here")
+                assert await socket.recv() == "still here"
+            await until(lambda: len(gate.booked) == 3)
+    assert sorted(row.error or "" for row in gate.booked) == ["", "", "client-gone"]
 
 
 @pytest.mark.parametrize("refuses", [401, 429])

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import sys
+import threading
 from email.message import Message
 from hashlib import sha256
 from stat import S_ISREG
@@ -595,6 +596,7 @@ class BatchFolder:
 class UploadWriter:
     """Reads a form while it arrives, and writes its file into ``into``. The methods block.
 
+    If their caller is cancelled, a method may still run in its thread, so they take turns.
     ``purpose`` and ``filename`` are None until their field has begun. Raises InvalidRequest for a
     form that cannot be read, or that has too many fields or too long headers.
     """
@@ -611,17 +613,28 @@ class UploadWriter:
         self._field = ""
         self.filename: str | None = None
         self.purpose: str | None = None
-        into.touch(0o600)
-        self._out = into.open("wb")
+        self._into = into
+        self._out: BinaryIO | None = None
+        self._turn = threading.Lock()
+        self._discarded = False
 
     def write(self, piece: bytes) -> None:
         """Read the next piece of the form; an empty one ends the form."""
+        with self._turn:
+            if self._discarded:
+                return
+            if self._out is None:
+                self._into.touch(0o600)
+                self._out = self._into.open("wb")
+            self._read(piece, self._out)
+
+    def _read(self, piece: bytes, out: BinaryIO) -> None:
         try:
             for found in self._parser.parse(piece):
                 if isinstance(found, MultipartSegment):
                     self._begin(found)
                 elif found and self._field == "file":
-                    self._out.write(found)
+                    out.write(found)
                 elif found and self._field == "purpose":
                     self.purpose = (self.purpose or "") + found[:64].decode("utf-8", "replace")
         except MultipartError as error:
@@ -640,4 +653,12 @@ class UploadWriter:
 
     def close(self) -> None:
         """Close the file."""
-        self._out.close()
+        with self._turn:
+            if self._out is not None:
+                self._out.close()
+
+    def discard(self) -> None:
+        """Close and delete the file. Further pieces are ignored."""
+        self._discarded = True
+        self.close()
+        self._into.unlink(missing_ok=True)

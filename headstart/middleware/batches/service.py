@@ -8,7 +8,6 @@ restart a batch continues when its owner next asks for any file or batch.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import re
 import time
@@ -279,10 +278,9 @@ class BatchService:
     async def _keep_form(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
         kind = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
         data = self.folder.root / f"{new_id('form-')}.part"
+        form = UploadWriter(kind, data)
         try:
-            form = await asyncio.to_thread(UploadWriter, kind, data)
-            with contextlib.closing(form):
-                await self._receive_form(form, receive)
+            await self._receive_form(form, receive)
             if form.purpose != PURPOSE:
                 raise InvalidRequest(
                     f"purpose: {form.purpose!r} is not kept here, only {PURPOSE!r}: this server "
@@ -291,7 +289,8 @@ class BatchService:
             kept = partial(self.folder.keep, owner, data, form.filename or "", PURPOSE)
             return await asyncio.to_thread(kept, self.clock())
         finally:
-            await asyncio.to_thread(partial(data.unlink, missing_ok=True))
+            # A second cancellation does not stop it.
+            await asyncio.shield(asyncio.to_thread(form.discard))
 
     async def _receive_form(self, form: UploadWriter, receive: Receive) -> None:
         size, waiting, most = 0, bytearray(), self.settings.max_file_bytes
@@ -306,6 +305,7 @@ class BatchService:
         if waiting:
             await asyncio.to_thread(form.write, bytes(waiting))
         await asyncio.to_thread(form.write, b"")
+        await asyncio.to_thread(form.close)
 
     async def _send_data(self, owner: str, file: KeptFile, send: Send, request_id: str) -> None:
         path = self.folder.path(owner, file.id, "data")
