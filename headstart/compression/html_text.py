@@ -26,11 +26,12 @@ _HIDDEN = re.compile(r"<(?:!--|(script|style|svg|template|title)\b([^<>]*))", re
 _DATA = re.compile(r"type\s*=\s*[\"']?application/(ld\+)?json\b", re.IGNORECASE)
 _MOST_DATA = 8000
 """The largest number of characters of a script's JSON that is sent; JSON-LD is always sent."""
-_LEAST_SHOWN, _MOST_SHOWN, _SHOWN_SHARE = 500, 5000, 0.1
-"""A page with long data is only the frame of a program if it shows and sends less than this: a
-tenth of the data above ``_MOST_DATA``, but at least and at most so many characters."""
+_MOST_SHOWN, _SHOWN_SHARE = 5000, 0.075
+"""A page is only the frame of a program if it shows and sends fewer characters than this, and less
+than this share of the data that is not sent."""
 _IN_SCRIPT = re.compile(
-    r"[\[{](?=\s*+[\"'\[{])(?:\"(?:[^\"\\]|\\.)*+\"|(?<=[\[{,:\s])'(?:[^'\\]|\\.)*+'|[\[\]{},:\s]++"
+    r"[\[{](?=\s*+(?:[\"'\[{]|[\w$]++\s*+[:,]))"
+    r"(?:\"(?:[^\"\\]|\\.)*+\"|(?<=[\[{,:\s])'(?:[^'\\]|\\.)*+'|[\[\]{},:\s]++"
     r"|(?:void )?[-+.!$\w]++(?=\s*+[,:\]}]))*+"
     # The text that JSON.parse reads
     r"|\"\s*+[\[{]\s*+\\\"(?:[^\"\\]|\\.)*+",
@@ -39,8 +40,9 @@ _IN_SCRIPT = re.compile(
 """Matches JSON in a script of any type, as far as it goes. Its values may be names."""
 _IN_ATTRIBUTE = re.compile(
     rf"=\s*+(?:\"\s*+[\[{{][^\"]{{{_MOST_DATA},}}|'\s*+[\[{{][^']{{{_MOST_DATA},}})"
+    r"|\sdata-[\w-]++=\"(?:[^\W\d_]++[,.]?\s++){2}[^\"]*+\""
 )
-"""Matches long JSON in an attribute, from which a program makes the page."""
+"""Matches long JSON in an attribute, or words in a ``data-`` attribute: a program shows them."""
 _FORMULA = re.compile(r"<m(?:sup|sub|frac|sqrt|root|over|under|table)", re.IGNORECASE)
 _MATH = re.compile(r"<math\b(?![^<>]*\salttext\s*=)", re.IGNORECASE)
 _TEMPLATE = re.compile(
@@ -155,9 +157,9 @@ def is_inside_tags(text: str) -> bool:
 class _Visible(NamedTuple):
     html: str
     data: list[str]
-    """The JSON in scripts."""
-    unsent: int
-    """The most JSON in a long script that is not sent, in characters."""
+    """The JSON in scripts that is sent."""
+    unsent: list[str]
+    """The other scripts; long JSON is one, too."""
     title: str
 
 
@@ -181,13 +183,20 @@ def html_to_text(html: str) -> str | None:
     except AssertionError:  # the parser raises it for text like "<![ "
         return None
     body = _BREAK.sub("\n", reader.text()).strip()
-    unsent = max([visible.unsent, *map(len, _IN_ATTRIBUTE.findall(visible.html))])
-    least = min(_MOST_SHOWN, max(_LEAST_SHOWN, _SHOWN_SHARE * (unsent - _MOST_DATA)))
-    if not body or (unsent and len(body) + sum(map(len, visible.data)) < least):
+    if not body or _is_frame(visible, len(body) + sum(map(len, visible.data))):
         return None
     heading = f"{visible.title}\n" if visible.title else ""
     data = [f"[data: {each}]" for each in dict.fromkeys(visible.data)]
     return "\n".join([_HEADER + heading + body, *data])
+
+
+def _is_frame(visible: _Visible, shown: int) -> bool:
+    """Tell whether a page that shows so many characters holds much more data for its program."""
+    if shown >= _MOST_SHOWN:
+        return False
+    found = [data for script in visible.unsent for data in _IN_SCRIPT.findall(script)]
+    found += _IN_ATTRIBUTE.findall(visible.html)
+    return shown < _SHOWN_SHARE * sum(map(len, found))
 
 
 def _is_template(html: str) -> bool:
@@ -222,7 +231,8 @@ def _visible(html: str) -> _Visible | None:
     lower = html.lower()
     out: list[str] = []
     data: list[str] = []
-    at, unsent, title = 0, 0, ""
+    unsent: list[str] = []
+    at, title = 0, ""
     while found := _HIDDEN.search(html, at):
         # A comment may stand within a word, as React writes them: ``$<!-- -->5``.
         out.append(html[at : found.start()] + " " * (found[1] is not None))
@@ -245,9 +255,9 @@ def _visible(html: str) -> _Visible | None:
             if kind[1] or len(body) <= _MOST_DATA:
                 data.append(minify(body) or body)
             else:
-                unsent = max(unsent, len(body))
-        elif close == "</script" and len(body) > _MOST_DATA:
-            unsent = max(unsent, sum(map(len, _IN_SCRIPT.findall(body))))
+                unsent.append(body)
+        elif close == "</script":
+            unsent.append(body)
         at = end + 1
     return _Visible("".join([*out, html[at:]]), data, unsent, title)
 

@@ -147,7 +147,8 @@ _BY_STATUS, _BY_MEASURE, _BY_WORD = 1, 2, 3
 
 _PREFIX = (
     r"(?:[\w.-]{1,60} +\| +"  # docker compose
-    r"|\[[\w./-]{3,120}\] +(?=\d)"  # kubectl
+    r"|\[[\w./-]{3,120}(?:\] +(?=\d)| (?=\d{4}-\d\d-\d\dT))"  # kubectl, CI services
+    r"|[DIWEF], (?=\[\d)"  # Ruby
     r"|[^\t\n]{1,80}\t[^\t\n]{1,120}\t\W?(?=\d)"  # the command line of a CI service
     r"|\S{1,80} \S{1,40} \S{1,40} \["  # access logs
     r"|[\w.-]{1,60}\.log\S{0,60} "  # files that were put together

@@ -217,6 +217,8 @@ def is_list(text: str) -> bool:
 _MIN_ROWS = 5
 _MIN_EQUAL = 0.8
 """The least share of the rows of a table that have equally many cells."""
+_LONGEST_NAME = 4
+"""The most words of the first cell of a row, if a space follows each sign between cells."""
 _CELL_SIGNS = {"\t": 1, "|": 1, "&": 2}
 """The signs between the cells of a table, and the fewest of them in a row."""
 
@@ -238,11 +240,15 @@ def _is_table(text: str) -> bool:
 def _is_csv(lines: Sequence[str], sign: str) -> bool:
     try:
         rows = list(csv.reader(lines, delimiter=sign))
+        spaced = sum(cell.startswith(" ") for row in rows for cell in row)
+        if 2 * spaced < len(rows):
+            return _are_equal([len(row) - 1 for row in rows], 1)
+        # A space follows the sign in prose, too, but mostly after more words.
+        rows = list(csv.reader(lines, delimiter=sign, skipinitialspace=True))
     except csv.Error:
         return False
-    # A space follows the sign in prose.
-    spaced = sum(cell.startswith(" ") for row in rows for cell in row)
-    return 2 * spaced < len(rows) and _are_equal([len(row) - 1 for row in rows], 1)
+    named = [len(row) - 1 if len(row[0].split()) <= _LONGEST_NAME else 0 for row in rows if row]
+    return _are_equal(named, 2) if named else False
 
 
 def _are_equal(counts: Sequence[int], least: int) -> bool:

@@ -268,6 +268,22 @@ def test_a_page_whose_text_is_in_the_data_of_a_program_is_left_alone(data: str) 
     assert html_to_text(f"<html><body>{menu}{article}{data}</body></html>") is not None
 
 
+@pytest.mark.parametrize(
+    "piece",
+    [
+        r'<script>queue.push([1,"5:[\"$\",{{\"label\":\"Room {n} is free\"}}]"])</script>',
+        '<script>rooms.push({{id: {n}, label: "Room {n} is free"}});</script>',
+        '<div data-label="The room {n} is free"></div>',
+    ],
+)
+def test_many_small_pieces_of_data_make_a_frame(piece: str) -> None:
+    """A program may write one script, or one attribute, for each part of the page."""
+    pieces = "".join(piece.format(n=n) for n in range(60))
+    assert html_to_text(f"<html><body><p>Loading the rooms.</p>{pieces}</body></html>") is None
+    article = "<p>" + "The house has many rooms. " * 40 + "</p>"
+    assert html_to_text(f"<html><body>{article}{pieces}</body></html>") is not None
+
+
 def test_many_open_elements_cost_no_more_than_they_are_long() -> None:
     deep = "<html><body>" + "<a href='/x'>" * 20_000 + "words" + "</a>" * 20_000
     assert "words" in (html_to_text(deep) or "")

@@ -194,6 +194,8 @@ def test_a_form_is_described_by_its_ranges_and_values() -> None:
         '10.0.0.{n} - - [12/Dec/2025:10:00:{n:02} +0000] "GET / HTTP/1.1" 200 {n}',
         "web-1     | request {n} served",
         "[pod/web-1/app] 2025-12-12T10:00:{n:02}Z request {n} served",
+        "[task 2025-12-12T10:00:{n:02}.070Z] step {n} is done",
+        "I, [2025-12-12T10:00:{n:02}.000001 #77]  INFO -- : request {n} served",
         "time=2025-12-12T10:00:{n:02}Z level=info msg=served n={n}",
         "level=info ts=1765533600.{n} msg=served",
         "[ 1234.0000{n:02}] usb 1-1: new device {n}",
@@ -370,6 +372,7 @@ def test_the_least_of_values_that_mostly_count_up_is_kept() -> None:
         "2023-03-{d:02} 10:12:49.0000000000 {n} /usr/share/doc/part{m}/copyright",
         "2026-03-01 10:{d:02}:00 temperature {m}.5 humidity {n} door shut",
         "[10:{d:02}:00] Bob: I paid {m} euro for it",
+        "[Bob 2026-03-01 10:{d:02}:00] I paid {m} euro for it",
         "00:{d:02}:10 JEAN-LUC: The budget of team {n} is {m} thousand",
     ],
 )

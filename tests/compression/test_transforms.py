@@ -122,8 +122,10 @@ def test_sentences_end_with_the_stops_of_other_scripts(end: str) -> None:
         ("| ", " | ", " |"),
         ("", " & ", " \\\\"),
         ("", ";", ""),
+        ("Lock, ", ", ", ""),
+        ("Lock; ", "; ", ""),
     ],
-    ids=["TSV", "CSV", "Markdown", "LaTeX", "semicolons"],
+    ids=["TSV", "CSV", "Markdown", "LaTeX", "semicolons", "spaced commas", "spaced semicolons"],
 )
 def test_a_table_stays_whole_if_its_cells_are_sentences(begin: str, between: str, end: str) -> None:
     rows = [
