@@ -291,7 +291,7 @@ _FOREIGN_CLASS = word_classes(
 )
 _BEFORE_ANY = words_of("am is are was were there do does did have has")
 _TIMES = words_of("time day night week month year hour minute morning evening single")
-_BEFORE_ALL = words_of("at after above in not")
+_BEFORE_ALL = words_of("at after above not")
 _BEFORE_OF_ALL = words_of("out first best most least last worst")
 _AFTER_ONLY = words_of("if been way ways reason")
 _AFTER_ALL = words_of("right set about time")
@@ -334,7 +334,11 @@ def quantifiers_differ(a: Parse, b: Parse) -> bool:
 
 def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
     if text == "all":
-        return before in _BEFORE_ALL or after in _AFTER_ALL
+        return (
+            before in _BEFORE_ALL
+            or after in _AFTER_ALL
+            or (before == "in" and (not after or is_function_word(after)))
+        )
     if text == "some":
         return after in _AFTER_SOME
     if text in {"every", "each"}:

@@ -43,9 +43,12 @@ if TYPE_CHECKING:
 _PARTICLES = words_of("an ein aus ab auf zu aan uit på av")
 """Words of ``foreign_opposite_groups`` that are prepositions if a noun follows."""
 _PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
+_RIVAL_PREFIXES = [row.split() for row in rows_of(VOCABULARY["opposite_prefixes"])]
 _SHORTEST_STEM = 4
 """The fewest characters of a word after a negative prefix. Shorter words mostly have no prefix:
 "under" is not un + der."""
+_SHORTEST_REST = 3
+"""The fewest characters after two opposite prefixes: "lowpass", "highpass"."""
 
 
 def _rivals(rows: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -88,6 +91,7 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
             for word in only_a
         )
         or any(_prefixed(word, only_a) for word in only_b)
+        or _prefixes_exchanged(only_a, only_b)
         or _particles_exchanged(a, b)
     )
 
@@ -109,6 +113,20 @@ def _prefixed(word: str, others: frozenset[str]) -> bool:
         and len(word) >= len(prefix) + _SHORTEST_STEM
         and word[len(prefix) :] in others
         for prefix in _PREFIXES
+    )
+
+
+def _prefixes_exchanged(only_a: frozenset[str], only_b: frozenset[str]) -> bool:
+    """Tell whether two words have opposite prefixes and the same rest: preorder, postorder."""
+    ends = {word[-_SHORTEST_REST:] for word in only_b}
+    return any(
+        word.startswith(prefix)
+        and len(word) >= len(prefix) + _SHORTEST_REST
+        and any(rival + word[len(prefix) :] in only_b for rival in row if rival != prefix)
+        for word in only_a
+        if word[-_SHORTEST_REST:] in ends
+        for row in _RIVAL_PREFIXES
+        for prefix in row
     )
 
 
@@ -148,6 +166,8 @@ _AVOIDING = stems_of("avoid refrain")
 """Verbs that also negate nouns: "avoid nuts"."""
 _REACH = 3
 """The most words between a negation and the word that it negates: "not at all right"."""
+_LEAST_NEGATED = 3
+"""With fewer content words, two negations are about one thing: "never say never"."""
 _NEGATION_REACH = 6
 """The number of words in which the verb after a negation is searched: "prevent … from renewing"."""
 _FREE_OF = words_of("""
@@ -245,10 +265,17 @@ def negations_differ(a: Parse, b: Parse) -> bool:
     "wrong").
     """
     if a.negated == b.negated or _no_means_in(a, b):
-        return _replacement_turned(a, b)
+        return _replacement_turned(a, b) or _both_parts_negated(a, b)
     negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
     made_up = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
     return not made_up and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
+
+
+def _both_parts_negated(a: Parse, b: Parse) -> bool:
+    """Tell whether one prompt negates two things, and the other, with the same words, none."""
+    one_has_none = bool(a.negators) != bool(b.negators)
+    enough = a.content == b.content and len(a.content) >= _LEAST_NEGATED
+    return one_has_none and a.negated == b.negated and enough
 
 
 def _no_means_in(a: Parse, b: Parse) -> bool:

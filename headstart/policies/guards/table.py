@@ -180,6 +180,11 @@ def asked_differs(a: Parse, b: Parse) -> bool:
 _CONNECTIVES = frozenset({"and", "or"})
 _COMPARING = stems_of("between difference differ compare comparison versus vs better best prefer")
 """In a prompt with one of these words, "X and Y" and "X or Y" mean the same two things."""
+_BEING = stems_of("am is are was were")
+_STARTING = stems_of("go come try")
+"""Words with which "and" adds nothing: "go ahead and book it"."""
+_LONGEST_PART = 5
+"""The most words of "and Y": "and in the second trial"."""
 _JOIN_REACH = 3
 """Most words between a connective and the word that it joins: "2019 or in the year 2020"."""
 
@@ -207,13 +212,40 @@ def connectives_differ(a: Parse, b: Parse) -> bool:
     An exception: "Do you take Visa or Mastercard?" and "Are Visa and Mastercard accepted?" have one
     answer.
     """
-    if a.joins == b.joins or not a.joins or not b.joins or a.negators or b.negators:
+    if a.joins == b.joins:
+        return False
+    if _part_added(a, b):
+        return True
+    if not a.joins or not b.joins or a.negators or b.negators:
         return False
     only_a, only_b = a.joins - b.joins, b.joins - a.joins
     pairs = {(before, after) for before, _, after in only_a}
     if not any((before, after) in pairs for before, _, after in only_b):
         return False
     return all(_lists(side) and _COMPARING.isdisjoint(side.stems) for side in (a, b))
+
+
+def _part_added(a: Parse, b: Parse) -> bool:
+    """Tell whether one prompt is the other with a short "and Y" or "or Y" beside an X.
+
+    "Is it full?" asks what "Is it full or empty?" asks, and "go ahead and book it" adds nothing.
+    """
+    shorter, longer = (a.stems, b.stems) if len(a.stems) < len(b.stems) else (b.stems, a.stems)
+    more = len(longer) - len(shorter)
+    if not 0 < more <= _LONGEST_PART:
+        return False
+    start = count_common_start(shorter, longer)
+    if shorter[start:] != longer[start + more :]:
+        return False
+    for first in range(start, -1, -1):  # "the [first and the] last": "the first [and the last]"
+        added = longer[first : first + more]
+        joined = _CONNECTIVES.intersection((added[0], added[-1]))
+        idle = added[0] in _STARTING
+        if joined and not idle and not (a.content | b.content).isdisjoint(added):
+            return "and" in joined or shorter[0] not in _BEING
+        if not first or longer[first - 1] != added[-1]:
+            return False
+    return False
 
 
 def _lists(parse: Parse) -> bool:
@@ -490,6 +522,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
     stems: list[str] = []
     content = set()
     places: dict[str, Word] = {}
+    endings = ""
     commas = []
     end = 0
     for word in words:
@@ -501,7 +534,9 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
             commas.append(len(stems))
         end = word.end
         stems.append(stemmed)
-        places.setdefault(stemmed, word)
+        if stemmed not in places:
+            places[stemmed] = word
+            endings += "=" if word.text == stemmed else "e" if word.text == stemmed + "e" else "-"
         if word.kind != "word" or is_function_word(word.text):
             continue
         if not (foreign and is_foreign_function_word(word.text)):
@@ -543,6 +578,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         languages=spoken,
         rare=rare,
         plural_names=plural_names,
+        endings=endings if "en" in spoken and not foreign else "",
     )
 
 

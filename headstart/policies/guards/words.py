@@ -105,6 +105,10 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     plural_names: frozenset[str] = frozenset()
     """The stems of names that are plurals: "Aliens". Names that may also mean their plural have
     "'s": "Wendy's"."""
+    endings: str = ""
+    """A sign for each distinct stem: "e" if its word is the stem and an "e" ("silicone"), "=" if
+    the word is the stem ("silicon"), "-" for others. Empty if the prompt is not surely English: in
+    other languages a final "e" is mostly an ending."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -463,9 +467,10 @@ def spellings(text: str, words: Sequence[Word], *, about_case: bool) -> frozense
 def spellings_differ(a: Parse, b: Parse) -> bool:
     """Veto if quoted texts differ, or if a word differs in accents or in capitals that matter.
 
-    Also if a rare word stands in the place of another one that looks like it.
+    Also if a rare word stands in the place of another one that looks like it, or if two words
+    differ in a final "e".
     """
-    if _look_alikes_exchanged(a, b):
+    if _look_alikes_exchanged(a, b) or _final_e_exchanged(a, b):
         return True
     written = bool(a.spellings or b.spellings)
     if written and (_quotes_differ(a, b) or _recased(a, b) or _recased(b, a)):
@@ -527,11 +532,15 @@ def _recased(a: Parse, b: Parse) -> bool:
 _DERIVED = words_of("""
     a able al ali ance anc ant ar at ate ation ator ed ement en ence enc ent er erie es est ful
     ial ian ible ic ical icat ies if ify ing ion ish ism ist iti itie ity iv ive iz ize ment
-    n ness nes or ous ou s t um y
+    n ness nes enes ines ednes or ory ous ou s t um y
 """) | {""}
 """Endings in which stems of one family differ: verify, verification."""
-_SALTS = {"ic", "ous"}
-"""Both end words of one family, but nitric and nitrous acid are two."""
+_FORMS = [group.split() for group in VOCABULARY["forms"].split("/")]
+"""Endings that make forms of one word only beside each other: osteoporosis, osteoporotic."""
+_SUBSTANCES = [group.split() for group in VOCABULARY["substances"].split("/")]
+"""Endings that make names of different substances: lactase, lactose; nitric, nitrous."""
+_ELEMENTS = tuple(VOCABULARY["elements"].split())
+_ELEMENT_ENDINGS = {*VOCABULARY["element_endings"].split()}
 _GREEK = ("asis", "esis", "osis", "ysis")
 """Their plurals end in "-es": metastases."""
 _VOWELS = frozenset("aeiouy")
@@ -566,26 +575,85 @@ def _look_alikes_exchanged(a: Parse, b: Parse) -> bool:
     if (a.foreign or b.foreign) and max(len(ours), len(theirs)) <= _LONGEST_INFLECTION:
         return False
     inside = start > 0 and end > 0
-    return not (
+    if _american(one) == _american(other):
+        return False
+    return _are_substances(one, other) or not (
         _of_one_family(one[start:], other[start:], max(one, other, key=len))
-        or _american(one) == _american(other)
+        or _end_alike(one, other, _FORMS)
         or (not ours and b.stems.count(theirs) < a.stems.count(theirs))  # "user ID", "userid"
         or (not theirs and a.stems.count(ours) < b.stems.count(ours))
         or _is_typo(ours, theirs, inside=inside, both_rare=rare > 1)
     )
 
 
+def _final_e_exchanged(a: Parse, b: Parse) -> bool:
+    """Tell whether a word has a final "e" in one prompt only: silicon, silicone; cub, cube.
+
+    Unless the words name substances, the encoder must know both. Otherwise one of them is likely
+    mistyped, or an older spelling.
+    """
+    signs = dict(zip(distinct(b.stems), b.endings, strict=False))
+    for word, sign in zip(distinct(a.stems), a.endings, strict=False):
+        other = signs.get(word, "-")
+        exchanged = other != sign and "-" not in other + sign
+        if exchanged and (word not in a.rare | b.rare or _is_substance(word)):
+            return True
+    return False
+
+
 def _of_one_family(ending: str, other_ending: str, longer: str) -> bool:
     """Tell whether these endings of two words make forms of one word."""
     endings = {ending, other_ending}
-    if endings in ({"i", "us"}, _SALTS):
-        return endings != _SALTS
-    return endings <= _DERIVED or (endings == {"", "is"} and longer.endswith(_GREEK))
+    if endings == {"i", "us"} or (endings == {"", "is"} and longer.endswith(_GREEK)):
+        return True
+    return endings <= _DERIVED
+
+
+def _end_alike(one: str, other: str, groups: Sequence[Sequence[str]]) -> bool:
+    """Tell whether two words are one root with two endings of a group."""
+    return any(
+        root and root + theirs == other and theirs != ours
+        for group in groups
+        for ours in group
+        if one.endswith(ours)
+        for root in (one.removesuffix(ours),)
+        if len(root) >= _SHORTEST_PART
+        for theirs in group
+    )
+
+
+def _are_substances(one: str, other: str) -> bool:
+    """Tell whether two words name different substances: sulfate, sulfite; zirconia, zirconium."""
+    if _end_alike(one, other, _SUBSTANCES):
+        return True
+    return any(
+        one.startswith(root)
+        and other.startswith(root)
+        and {one[len(root) :], other[len(root) :]} <= _ELEMENT_ENDINGS
+        for root in _ELEMENTS
+    )
+
+
+def _is_substance(word: str) -> bool:
+    """Tell whether a stem is the root of an element with an ending of substances: silicon."""
+    return any(
+        word.startswith(root) and word[len(root) :] in _ELEMENT_ENDINGS for root in _ELEMENTS
+    )
 
 
 def _american(word: str) -> str:
-    """Return one spelling for "anaemia" and "anemia", "sulphur" and "sulfur", "-ise" and "-ize"."""
-    for british, plain in (("ae", "e"), ("oe", "e"), ("ph", "f"), ("z", "s")):
+    """Return one spelling for "anaemia" and "anemia", "sulphur" and "sulfur", "-ise" and "-ize".
+
+    Also for "sceptic" and "skeptic", "aluminium" and "aluminum".
+    """
+    for british, plain in (
+        ("ae", "e"),
+        ("oe", "e"),
+        ("ph", "f"),
+        ("z", "s"),
+        ("k", "c"),
+        ("ium", "um"),
+    ):
         word = word.replace(british, plain)
     return word
 
