@@ -282,7 +282,9 @@ def _sqlite_place(path: Path) -> Iterator[Finding]:
     while not folder.exists():
         folder = folder.parent
     if not os.access(folder, os.W_OK | os.X_OK):
-        user = "" if sys.platform == "win32" else f" (id {os.geteuid()})"
+        user = ""
+        if sys.platform != "win32":
+            user = f" (id {os.geteuid()})"
         yield problem(
             "store",
             f"{folder} cannot be written to by this user{user}",
