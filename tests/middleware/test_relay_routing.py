@@ -411,7 +411,7 @@ async def test_the_books_say_that_the_client_left_or_that_the_time_was_over(
         writer.close()
         await until(lambda: len(gate.served) == 1)
         assert caplog.messages == []
-        await gate.ask(headers="X-Headstart-Deadline-Ms: 50\r\n")
+        await gate.ask(headers="X-Headstart-Deadline-Ms: 300\r\n")
         await until(lambda: len(gate.served) == 2)
     left, late = gate.served
     assert (left.status, left.error, left.attempts[0].outcome) == (499, "client-gone", "abandoned")
