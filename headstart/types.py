@@ -344,6 +344,8 @@ class ToolCall(Frozen, tag="tool"):
 Part: TypeAlias = Text | Reasoning | Refusal | ToolCall
 
 
+NAMESPACE = "namespace"
+"""The field of ``ToolCall.extra`` with the namespace of the tool, which only Responses has."""
 CONTENT_BLOCKS = "content_blocks"
 """The field of ``Choice.extra`` for dialects whose answers are lists of blocks. It holds objects,
 each with the ``index`` of its block. An object with a ``type`` is a block of its own; an object

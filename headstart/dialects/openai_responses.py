@@ -12,6 +12,7 @@ from headstart.dialects.dialect import (
     SharedForm,
     as_count,
     field_uses,
+    listed_objects,
 )
 from headstart.dialects.openai_answers import error_body, token_details
 from headstart.dialects.openai_chat import OPENAI_CHAT
@@ -39,6 +40,7 @@ from headstart.dialects.responses_requests import (
     apply_quirks,
     input_items,
     kind_of,
+    namespaced,
     parse_request,
     read_request,
     shows_reasoning,
@@ -317,6 +319,14 @@ class _ItemsForm(RequestForm):
         offered = [*(tools if isinstance(tools, list) else ()), *more]
         hosted = any(isinstance(tool, dict) and self.is_hosted(tool) for tool in offered)
         return "hosted-tools" if hosted else None
+
+    def is_hosted(self, tool: dict[str, Any]) -> bool:
+        if tool.get("type") != "namespace":
+            return super().is_hosted(tool)
+        return any(map(super().is_hosted, listed_objects(tool, "tools")))
+
+    def namespaced(self, document: dict[str, Any]) -> Mapping[str, tuple[str, str]]:
+        return namespaced(document)
 
     def _holds_result(self, message: dict[str, Any]) -> bool:
         return kind_of(message).endswith("_output")

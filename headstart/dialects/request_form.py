@@ -122,6 +122,8 @@ def _tool(tool: object) -> object:
         tool[name] = as_ordered(tool[name])
     if isinstance(function := tool.get("function"), dict) and "parameters" in function:
         tool["function"] = {**function, "parameters": as_ordered(function["parameters"])}
+    if "tools" in tool:
+        tool["tools"] = canonical_tools(tool["tools"])
     return tool
 
 
@@ -467,6 +469,10 @@ class RequestForm:
         """Tell whether the provider runs this tool."""
         kind = tool.get("type", "function")
         return not (isinstance(kind, str) and kind in _OWN_TOOLS)
+
+    def namespaced(self, document: dict[str, Any]) -> Mapping[str, tuple[str, str]]:  # noqa: ARG002
+        """Return the namespace and the own name of tools, by their names in other dialects."""
+        return {}
 
     def has_tools(self, document: dict[str, Any]) -> bool:
         """Tell whether the model may call tools."""

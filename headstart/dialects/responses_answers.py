@@ -29,6 +29,7 @@ from headstart.dialects.dialect import (
 from headstart.dialects.responses_requests import SUMMARY, kind_of
 from headstart.types import (
     CONTENT_BLOCKS,
+    NAMESPACE,
     ErrorReported,
     ExtraDelta,
     Finished,
@@ -266,7 +267,7 @@ def _new_items(parts: Iterable[Part], seed: str, first: int) -> Iterator[dict[st
             kind = KINDS.get(part.kind, "function_call")
             item = new_item(kind, seed, number)
             named = {"call_id": part.id or item["call_id"], "name": part.name}
-            yield {**item, **named, CALLS[kind]: part.arguments}
+            yield {**item, **named, CALLS[kind]: part.arguments, **namespace_of(part)}
         elif part.field not in (SUMMARY, RAW):
             continue
         else:
@@ -274,6 +275,11 @@ def _new_items(parts: Iterable[Part], seed: str, first: int) -> Iterator[dict[st
         number += 1
     if content or number == first == 0:
         yield {**new_item("message", seed, number), "content": content or [new_part("output_text")]}
+
+
+def namespace_of(call: ToolCall | ToolCallDelta) -> dict[str, Any]:
+    """Return the namespace of a call, as the field of its item."""
+    return {NAMESPACE: call.extra[NAMESPACE]} if NAMESPACE in call.extra else {}
 
 
 def _new_thought(part: Reasoning, seed: str, number: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -22,6 +23,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
+from headstart.dialects.dialect import as_text, listed_objects
 from headstart.dialects.requests import (
     THINKING_MARK,
     Fields,
@@ -169,7 +171,7 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
         max_tokens=fields.limit("max_output_tokens"),
         temperature=fields.number("temperature"),
         top_p=fields.number("top_p"),
-        tools=tuple(map(_read_tool, fields.objects("tools"))),
+        tools=tuple(_read_tools(fields)),
         tool_choice=_read_tool_choice(fields),
         parallel_tool_calls=fields.boolean("parallel_tool_calls"),
         response_format=wanted,
@@ -274,7 +276,7 @@ def _read_call(item: Fields) -> CallPart:
     item.discard(*_OF_ITEMS)
     return CallPart(
         id=item.required_text("call_id"),
-        name=item.required_text("name"),
+        name=_one_name(item.text("namespace"), item.required_text("name")),
         arguments=item.text("arguments") or "",
         extra=item.rest(),
     )
@@ -307,11 +309,54 @@ def _read_thought(item: Fields) -> ReasoningPart:
 # --- tools and parameters --------------------------------------------------------------------
 
 
-def _read_tool(tool: Fields) -> Tool | ForeignTool:
+_LONGEST_NAME = 64
+"""The most characters in the name of a function at most providers."""
+
+
+def _one_name(namespace: str | None, name: str) -> str:
+    """Return one name for a tool and its namespace, which other APIs do not have."""
+    if not namespace:
+        return name
+    joined = f"{namespace.rstrip('_')}__{name}"
+    if len(joined) <= _LONGEST_NAME:
+        return joined
+    digest = sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{joined[: _LONGEST_NAME - 9]}_{digest}"
+
+
+def namespaced(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the namespace and the own name of each tool in a namespace, by its one name."""
+    return {
+        _one_name(space, name): (space, name)
+        for tool in listed_objects(document, "tools")
+        if tool.get("type") == "namespace" and (space := as_text(tool.get("name")))
+        for each in listed_objects(tool, "tools")
+        if (name := as_text(each.get("name")))
+    }
+
+
+def _read_tools(fields: Fields) -> Iterator[Tool | ForeignTool]:
+    """Yield the tools. The first tool of a namespace begins with the description of it."""
+    for tool in fields.objects("tools"):
+        if tool.peek("type") != "namespace":
+            yield _read_tool(tool)
+            continue
+        tool.discard("type")
+        namespace, about = tool.required_text("name"), tool.text("description")
+        for each in tool.objects("tools"):
+            read = _read_tool(each, namespace)
+            if about and isinstance(read, Tool):
+                told = f"{about}\n\n{read.description}" if read.description else about
+                read, about = msgspec.structs.replace(read, description=told), None
+            yield read
+
+
+def _read_tool(tool: Fields, namespace: str | None = None) -> Tool | ForeignTool:
     kind = tool.required_text("type")
     if kind != "function":
         return ForeignTool(kind=kind, value={"type": kind, **tool.rest()})
-    return tool.tool()
+    read = tool.tool()
+    return msgspec.structs.replace(read, name=_one_name(namespace, read.name))
 
 
 def _read_tool_choice(fields: Fields) -> ToolChoice | None:

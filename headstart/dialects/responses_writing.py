@@ -22,6 +22,7 @@ from headstart.dialects.responses_answers import (
     annotations_of,
     awaits_texts,
     error_frame,
+    namespace_of,
     new_item,
     new_part,
     other_fields,
@@ -423,7 +424,7 @@ class ResponsesEncoder:
             own = frame or new_item(kind, self._seed, self._count)
             call_id = event.id or own.get("call_id") or ""
             named = {"call_id": call_id, "name": event.name or "", CALLS[kind]: ""}
-            item = self._begin_item({**own, **named}, native, written)
+            item = self._begin_item({**own, **named, **namespace_of(event)}, native, written)
             self._calls[event.index] = item
             self._begin_part(item, kind, None, written)
         if event.arguments and item.index not in self._output:

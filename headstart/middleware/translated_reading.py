@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +36,7 @@ from headstart.middleware.reading import (
 from headstart.policies.output.sentences import SentenceCutter
 from headstart.reply import Transcript, form_of_body
 from headstart.types import (
+    NAMESPACE,
     UNDECODABLE,
     Ended,
     ErrorReported,
@@ -51,7 +52,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headstart.types import Message, Send, StreamEvent
 
@@ -79,6 +80,8 @@ class AnswerNames:
     """Fields with which the answer repeats its request."""
     request: bytes = b""
     """The body of the request, which holds the ids of earlier tool calls."""
+    namespaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """The namespace and the own name of tools, by the names that the provider got."""
 
     def call_id(self, prefix: str, choice: int, number: int) -> str:
         """Return an id for a tool call that no other call of any answer has."""
@@ -130,7 +133,7 @@ class _Canonical:
             case ToolCallDelta():
                 first = self._called.setdefault(event.choice, event.index)
                 if not naming.functions:
-                    return self._identified(event)
+                    return self._identified(self._in_namespace(event))
                 legacy = msgspec.structs.replace(event, id=None, kind="function_call")
                 return legacy if event.index == first else None
             case Finished(reason="stop" | "tool_calls") if event.choice in self._called:
@@ -139,6 +142,13 @@ class _Canonical:
                 reason = "function_call" if naming.functions else "tool_calls"
                 return msgspec.structs.replace(event, reason=reason)
         return event
+
+    def _in_namespace(self, event: ToolCallDelta) -> ToolCallDelta:
+        """Return a piece of a tool call with the tool's namespace, if the request gave it one."""
+        named = self._naming.namespaced.get(event.name or "")
+        if named is None:
+            return event
+        return msgspec.structs.replace(event, name=named[1], extra={NAMESPACE: named[0]})
 
     def _identified(self, event: ToolCallDelta) -> ToolCallDelta:
         """Return a piece of a tool call with an id of ours if the provider's cannot be used.
@@ -488,8 +498,8 @@ def _says_more(events: tuple[StreamEvent, ...]) -> bool:
 
 def _write(frame: bytes, old: str, new: str) -> bytes | None:
     """Return a frame with another text; None if its text is in no known field."""
-    for field in _FIELD.finditer(frame):
-        string = _JSON_STRING.match(frame, field.end())
+    for found in _FIELD.finditer(frame):
+        string = _JSON_STRING.match(frame, found.end())
         with contextlib.suppress(*UNDECODABLE):  # only JSON can hold half a character
             if string is not None and msgspec.json.decode(string[0]) == old:
                 text = msgspec.json.encode(new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import openai.types.responses.response_create_params as api
@@ -103,6 +104,11 @@ ASKED: dict[str, Any] = {
 
 def request_of(**fields: Any) -> Any:
     return DIALECT.parse_request(json.dumps({"model": "m", "input": "Hi", **fields}).encode())
+
+
+def namespace(name: str, *tools: str, type: str = "function") -> dict[str, Any]:
+    named = [{"type": type, "name": each, "parameters": SCHEMA} for each in tools]
+    return {"type": "namespace", "name": name, "description": "Ours.", "tools": named}
 
 
 def translate(target: Any, quirks: Quirks | None = None, **fields: Any) -> Any:
@@ -234,6 +240,10 @@ def test_state_at_a_provider_is_refused_elsewhere(fields: dict[str, Any], name: 
     ("fields", "words"),
     [
         ({"tools": [{"type": "web_search"}]}, "tools of type web_search"),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}]},
+            "tools of type custom",
+        ),
         ({"tools": [{"type": "mcp", "server_label": "a"}]}, "tools of type mcp"),
         ({"input": [{"type": "web_search_call", "id": "w"}]}, "content of type web_search_call"),
         (
@@ -394,6 +404,8 @@ def test_a_conversation_is_read_as_one_of_the_older_api_and_written_back() -> No
         ({"tools": [{"type": "web_search"}]}, "hosted-tools"),
         ({"tools": [{"type": "mcp"}]}, "hosted-tools"),
         ({"tools": [{"type": "computer_use_preview"}]}, "hosted-tools"),
+        ({"tools": [namespace("n", "f")]}, None),
+        ({"tools": [namespace("n", "f", type="shell")]}, "hosted-tools"),
         (
             {"input": [{"type": "additional_tools", "tools": [{"type": "file_search"}]}]},
             "hosted-tools",
@@ -513,6 +525,19 @@ def test_the_choice_of_a_tool_is_told_to_anthropic_and_comes_back(
 def test_what_cannot_be_told_is_named(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         translate(OPENAI_CHAT, **fields)
+
+
+@pytest.mark.parametrize("target", [ANTHROPIC_MESSAGES, COHERE_CHAT, GEMINI_GENERATE, OPENAI_CHAT])
+def test_a_tool_of_a_namespace_has_one_name_that_providers_take(target: Any) -> None:
+    long = "mcp__archive__", "a" * 40 + "b" * 30, "a" * 40 + "c" * 30
+    asked = {"tools": [namespace("crm", "lookup"), namespace(*long)]}
+    written = translate(target, Quirks(default_max_tokens=9), **asked)
+    found = re.findall(r'"name":"([^"]*)"', written.body.decode())
+    assert found[0] == "crm__lookup"
+    assert all(len(name) == 64 and name.startswith(long[0]) for name in found[1:])
+    named = FORM.namespaced(request_of(**asked).document)
+    own = [("crm", "lookup"), (long[0], long[1]), (long[0], long[2])]
+    assert [named[name] for name in found] == own
 
 
 @pytest.mark.parametrize(

@@ -152,13 +152,15 @@ def test_schemas_keep_the_order_of_their_properties() -> None:
     def schema(*names: str) -> dict[str, Any]:
         return {"type": "object", "properties": {name: {"type": "string"} for name in names}}
 
-    def asked(*names: str) -> tuple[str, str]:
+    def asked(*names: str) -> tuple[str, ...]:
         tool = {"type": "function", "name": "f", "parameters": schema(*names)}
         wanted = {"type": "json_schema", "name": "n", "schema": schema(*names)}
-        return key(tools=[tool]).exact, key(text={"format": wanted}).exact
+        group = {"type": "namespace", "name": "n", "tools": [tool]}
+        fields = ({"tools": [tool]}, {"tools": [group]}, {"text": {"format": wanted}})
+        return tuple(key(**each).exact for each in fields)
 
-    assert asked("a", "b")[0] != asked("b", "a")[0]
-    assert asked("a", "b")[1] != asked("b", "a")[1]
+    pairs = zip(asked("a", "b"), asked("b", "a"), strict=True)
+    assert all(one != other for one, other in pairs)
 
 
 def test_wanted_extra_fields_are_keyed_unless_they_can_be_left_out() -> None:

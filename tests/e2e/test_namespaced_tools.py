@@ -1,0 +1,106 @@
+"""Tools in a namespace, which only OpenAI's Responses have, at providers of other dialects."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+from support.proxied import proxied
+from support.scripted import ScriptedUpstream, chunk
+
+if TYPE_CHECKING:
+    from support.proxied import Proxied
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}}
+TOOLS = [
+    {"type": "function", "name": "lookup", "parameters": SCHEMA},
+    {
+        "type": "namespace",
+        "name": "crm",
+        "description": "Our customers.",
+        "tools": [
+            {"type": "function", "name": "lookup", "description": "Find.", "parameters": SCHEMA},
+            {"type": "function", "name": "count", "description": "Count.", "parameters": SCHEMA},
+        ],
+    },
+]
+ASKED = {"role": "user", "content": "Which address has customer 7?"}
+
+
+class CallingServer(ScriptedUpstream):
+    """Calls each tool of the request once, in its order. After results it says "Done."."""
+
+    async def _answer(self, call: Any, send: Any) -> None:
+        names = [each["function"]["name"] for each in call.json.get("tools", [])]
+        calls = [
+            {
+                "index": index,
+                "id": f"call_{index}",
+                "type": "function",
+                "function": {"name": name, "arguments": '{"key":"7"}'},
+            }
+            for index, name in enumerate(names)
+        ]
+        said: dict[str, Any] = {"role": "assistant", "tool_calls": calls}
+        reason = "tool_calls"
+        if call.json["messages"][-1]["role"] == "tool":
+            said, reason = {"role": "assistant", "content": "Done."}, "stop"
+        if call.json.get("stream"):
+            self.headers = [(b"content-type", b"text/event-stream")]
+            self.body = chunk(said) + chunk({}, reason) + b"data: [DONE]\n\n"
+        else:
+            self.headers = []
+            choice = {"index": 0, "message": said, "finish_reason": reason}
+            self.body = json.dumps({"id": "", "model": "m", "choices": [choice]}).encode()
+        await super()._answer(call, send)
+
+
+async def ask(proxy: Proxied, history: list[Any], *, stream: bool) -> Any:
+    asked: dict[str, Any] = {"model": "m", "input": history, "tools": TOOLS, "store": False}
+    async with openai.AsyncOpenAI(base_url=proxy.url + "/v1", api_key="k") as client:
+        if not stream:
+            return await client.responses.create(**asked)
+        async with client.responses.stream(**asked) as events:
+            added = [e.item async for e in events if e.type == "response.output_item.added"]
+            begun = [getattr(item, "namespace", None) for item in added]
+            assert begun == [None, "crm", "crm"]
+            return await events.get_final_response()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_tool_of_a_namespace_is_called_stored_and_named_in_the_next_request(
+    stream: bool,
+) -> None:
+    server = CallingServer()
+    async with proxied(server, cache={"cached_tools": ["lookup", "count"]}) as proxy:
+        first = await ask(proxy, [ASKED], stream=stream)
+        await proxy.stored(1)
+        again = await ask(proxy, [ASKED], stream=stream)
+        assert len(server.calls) == 1
+        results = [
+            {"type": "function_call_output", "call_id": each.call_id, "output": "7 Elm Street"}
+            for each in first.output
+        ]
+        calls = [each.model_dump(exclude_none=True) for each in first.output]
+        last = await ask(proxy, [ASKED, *calls, *results], stream=False)
+    for response in (first, again):
+        told = [(each.namespace, each.name, each.arguments) for each in response.output]
+        assert told == [
+            (None, "lookup", '{"key":"7"}'),
+            ("crm", "lookup", '{"key":"7"}'),
+            ("crm", "count", '{"key":"7"}'),
+        ]
+    assert last.output_text == "Done."
+    sent = server.calls[0].json["tools"]
+    assert [(t["function"]["name"], t["function"].get("description")) for t in sent] == [
+        ("lookup", None),
+        ("crm__lookup", "Our customers.\n\nFind."),
+        ("crm__count", "Count."),
+    ]
+    called = server.calls[1].json["messages"][1]["tool_calls"]
+    assert [each["function"]["name"] for each in called] == ["lookup", "crm__lookup", "crm__count"]
