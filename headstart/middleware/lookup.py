@@ -142,10 +142,10 @@ class Finder:
 
         Only exact repeats of items are found.
         """
-        repeat, readable = prepared.repeat, prepared.readable
-        if prepared.directives.no_cache:
+        directives, repeat, readable = prepared.directives, prepared.repeat, prepared.readable
+        if directives.no_cache:
             return [None] * len(keys), "no-cache"
-        if repeat is not None and repeat in self.answered:
+        if repeat is not None and not directives.only_if_cached and repeat in self.answered:
             return [None] * len(keys), "repeat"
         if readable is not None and not readable:
             return [None] * len(keys), UNPROVEN

@@ -276,6 +276,17 @@ async def test_the_callers_cache_control_counts() -> None:
     assert provider.items == [["a"], ["a"], ["a"]]
 
 
+async def test_a_repeat_is_asked_anew_unless_only_the_cache_may_answer() -> None:
+    provider = VectorProvider()
+    async with before(provider, routes=({"name": "e", "on_repeat": "fresh"},)) as gateway:
+        await embed(gateway, ["a"])
+        kept = await embed(gateway, ["a"], {"cache-control": "only-if-cached"})
+        anew = await embed(gateway, ["a"])
+    assert kept.verdict.endswith("detail=exact")
+    assert "detail=repeat" in anew.verdict
+    assert provider.items == [["a"], ["a"]]
+
+
 # --- what providers do -------------------------------------------------------------------------
 
 
