@@ -189,6 +189,11 @@ class Quirks(Frozen):
     prefill: Literal["no", "plain", "prefix"] = "no"
     """Whether the provider continues a last assistant message. ``prefix``: only if the message has
     ``"prefix": true``."""
+    system: Literal["first", "anywhere"] = "first"
+    """Whether system messages may stand anywhere in a conversation. Chat templates of open models
+    take one, at the start."""
+    attribution: bool = True
+    """The provider takes Claude Code's line about its billing, which begins system prompts."""
     call_ids: Literal["any", "short"] = "any"
     """The ids of tool calls that the provider accepts; ``short``: nine letters or digits."""
     prediction: bool = False

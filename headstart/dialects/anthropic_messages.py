@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headstart.attempts import Tokens
 from headstart.dialects.anthropic_answers import (
@@ -43,6 +44,7 @@ from headstart.dialects.request_form import (
     as_tool_call,
     canonical_body,
     mark_anthropic,
+    without_attribution,
 )
 from headstart.dialects.requests import apply_quirks
 from headstart.types import ChatRequest, Headers, random_bytes
@@ -50,6 +52,7 @@ from headstart.types import ChatRequest, Headers, random_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headstart.canonical_request import Quirks
     from headstart.dialects.request_form import PromptMessage
 
 
@@ -134,6 +137,21 @@ def _canonical(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     return canonical_body(body, string_is_one_text=True)
 
 
+def _apply_quirks(
+    body: bytes, request: ChatRequest, quirks: Quirks
+) -> tuple[bytes, tuple[str, ...]]:
+    body, dropped = apply_quirks(body, request, quirks, NAME)
+    if quirks.attribution or request.duplicate_keys:
+        return body, dropped
+    document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    system = msgspec.json.decode(document.get("system", b"null"))
+    left = without_attribution(system)
+    if left is system:
+        return body, dropped
+    document["system"] = msgspec.Raw(msgspec.json.encode(left))
+    return msgspec.json.encode(document), (*dropped, "attribution")
+
+
 class _MessagesForm(RequestForm):
     always_limited = True
     takes_prediction = False
@@ -152,6 +170,9 @@ class _MessagesForm(RequestForm):
     def with_system_text(self, document: dict[str, Any], text: str) -> dict[str, Any] | None:
         system = self._extended_system(document.get("system"), text)
         return None if system is None else {**document, "system": system}
+
+    def system_fields(self, document: dict[str, Any]) -> tuple[object, object]:
+        return without_attribution(document.get("system")), None
 
     def answer_message(self, answer: dict[str, Any]) -> PromptMessage:
         return {"role": "assistant", "content": answer["content"]}
@@ -265,7 +286,7 @@ ANTHROPIC_MESSAGES = Dialect(
     tells_prompt_first=True,
     mark_cache=mark_anthropic,
     limit_headers=LimitHeaders("anthropic-ratelimit-{unit}-{part}", _date),
-    apply_quirks=partial(apply_quirks, dialect=NAME),
+    apply_quirks=_apply_quirks,
     claims=_claims,
     request_id_header=b"request-id",
     paths=("/v1/messages",),

@@ -24,6 +24,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
+from headstart.dialects.request_form import without_attribution
 from headstart.dialects.requests import (
     LEAST_BUDGET,
     Fields,
@@ -69,7 +70,8 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     A user turn that holds tool results becomes a ``tool`` message and, for what is left, a user
     message.
     """
-    fields = Fields(request.document)
+    system = without_attribution(request.document.get("system"))
+    fields = Fields({**request.document, "system": system})
     messages = (*_system(fields), *_messages(fields))
     choice, parallel = _tool_choice(fields)
     output = fields.object("output_config")

@@ -371,7 +371,8 @@ def write_messages(
     """
     written: list[dict[str, Any]] = []
     media: list[dict[str, Any]] = []
-    for message in asked.messages:
+    free = losses.own or quirks.system == "anywhere"
+    for message in asked.messages if free else _with_one_system(asked.messages):
         if message.role == "tool":
             for part in message.parts:
                 if isinstance(part, ResultPart):
@@ -386,6 +387,41 @@ def write_messages(
         written.append({"role": "user", "content": media})
     _mark_prefill(written, quirks, losses)
     return written
+
+
+def _with_one_system(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with one system message, at the start.
+
+    It has the system messages from before the first turn of the model. So the beginning of a
+    conversation stays the same, and the provider's prompt cache finds it. Later ones join the
+    user's messages, in the form in which Claude Code sends them to models that take no others.
+    """
+    first = Message(role="system", parts=())
+    said: list[Message] = []
+    began = reminded = False
+    for message in messages:
+        began = began or message.role in ("assistant", "tool")
+        told = message.role in ("system", "developer")
+        if told and not began:
+            first = _joined(first, message)
+            continue
+        own = _reminder(message) if told else message
+        if said and said[-1].role == own.role == "user" and (told or reminded):
+            said[-1] = _joined(said[-1], own)
+        else:
+            said.append(own)
+        reminded = told
+    return [first, *said] if first.parts else said
+
+
+def _joined(one: Message, other: Message) -> Message:
+    extra = {**one.extra, **other.extra}
+    return msgspec.structs.replace(one, parts=(*one.parts, *other.parts), extra=extra)
+
+
+def _reminder(message: Message) -> Message:
+    begin, end = TextPart(text="<system-reminder>"), TextPart(text="</system-reminder>")
+    return Message(role="user", parts=(begin, *message.parts, end), extra=message.extra)
 
 
 def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks, losses: TranslationLosses) -> None:

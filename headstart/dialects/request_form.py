@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     """Returns content with a mark at its end; None if it cannot take a mark."""
 
 
+ATTRIBUTION = "x-anthropic-billing-header:"
 _PLAIN = frozenset({"role", "content", "name"})
 _SIGNATURES = frozenset({"signature", "thoughtSignature", "thought_signature"})
 _SIGNED_TEXT = ("text", "thinking", "reasoning", "reasoning_content")
@@ -77,7 +78,24 @@ def canonical_messages(messages: list[Any], *, string_is_one_text: bool = False)
 
 def canonical_system(system: object) -> object:
     """Return Anthropic's system prompt, a string or a list of texts, without marks."""
+    system = without_attribution(system)
     return _text_of([_part(part, {}) for part in system]) if isinstance(system, list) else system
+
+
+def without_attribution(system: object) -> object:
+    """Return a system prompt without the line with which Claude Code begins it.
+
+    The line is for Anthropic's billing. It says nothing to the model, and some versions change it
+    with each request, so no prompt cache of another provider would find the prompt.
+    """
+    match system:
+        case str(text) if text.startswith(ATTRIBUTION):
+            return text.partition("\n")[2]
+        case [{"text": str(text), **rest}, *more] if text.startswith(ATTRIBUTION):
+            left = text.partition("\n")[2]
+            return [{**rest, "text": left}, *more] if left else more
+        case _:
+            return system
 
 
 def canonical_tools(tools: object) -> object:

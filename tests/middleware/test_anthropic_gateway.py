@@ -280,6 +280,58 @@ async def test_calls_of_another_dialect_are_translated(stream: bool) -> None:
         assert reply.headers["x-headstart-transforms"].startswith("translated:openai-chat")
 
 
+LINE = "x-anthropic-billing-header: cc_version=2.1.197.7c8; cch=71fea;"
+"""The first block of Claude Code's system prompts."""
+
+
+@pytest.mark.parametrize(
+    ("provider", "kept"),
+    [
+        ({"dialect": "anthropic"}, True),
+        ({"dialect": "anthropic", "quirks": {"attribution": False}}, False),
+        ({"also_speaks": ["anthropic"]}, False),
+    ],
+    ids=["Anthropic's", "by its quirk", "another server"],
+)
+async def test_a_line_for_anthropics_billing_goes_to_anthropic_alone(
+    provider: dict[str, Any], kept: bool
+) -> None:
+    system = [{"type": "text", "text": LINE}, {"type": "text", "text": "Help."}]
+    upstream = ScriptedMessages()
+    async with proxied(upstream, provider=provider) as proxy:
+        reply = await ask(proxy.url, proxy.session, system=system)
+    assert upstream.calls[0].json["system"] == (system if kept else system[1:])
+    assert (reply.headers.get("x-headstart-transforms") is None) == kept
+
+
+async def test_claude_codes_prompt_has_one_system_message_for_other_providers() -> None:
+    """Chat templates of Qwen, Llama and Gemma refuse a system message in the conversation."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Rain."}
+    messages = [
+        {"role": "user", "content": "Look."},
+        {"role": "system", "content": "Agents: none."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+        {"role": "system", "content": "It is late."},
+        {"role": "user", "content": "And now?"},
+    ]
+    system = [{"type": "text", "text": LINE}, {"type": "text", "text": "Help."}]
+    async with proxied() as proxy:
+        reply = await ask(proxy.url, proxy.session, system=system, messages=messages)
+        assert reply.status == 200
+        sent = [
+            (each["role"], each["content"]) for each in proxy.upstream.calls[0].json["messages"]
+        ]
+    assert sent == [
+        ("system", "Help.\nAgents: none."),
+        ("user", "Look."),
+        ("assistant", None),
+        ("tool", "Rain."),
+        ("user", "<system-reminder>\nIt is late.\n</system-reminder>\nAnd now?"),
+    ]
+
+
 async def test_each_dialect_goes_to_its_own_upstream() -> None:
     async with serving(ScriptedMessages()) as claude:
         others = ({"name": "claude", "base_url": claude, "dialect": "anthropic"},)

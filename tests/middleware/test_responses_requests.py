@@ -125,8 +125,7 @@ def test_a_whole_conversation_is_told_to_chat_completions() -> None:
     assert body == {
         "model": "m",
         "messages": [
-            {"role": "system", "content": "Be kind."},
-            {"role": "developer", "content": "Be brief."},
+            {"role": "system", "content": "Be kind.\nBe brief."},
             {
                 "role": "user",
                 "content": [
@@ -525,6 +524,15 @@ def test_the_choice_of_a_tool_is_told_to_anthropic_and_comes_back(
 def test_what_cannot_be_told_is_named(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         translate(OPENAI_CHAT, **fields)
+
+
+def test_a_provider_that_takes_them_anywhere_gets_each_system_message_in_its_place() -> None:
+    said = [{"role": "user", "content": "Hi"}, {"role": "developer", "content": "Be brief."}]
+    written = translate(OPENAI_CHAT, Quirks(system="anywhere"), instructions="Be kind.", input=said)
+    assert json.loads(written.body)["messages"] == [
+        {"role": "system", "content": "Be kind."},
+        *said,
+    ]
 
 
 @pytest.mark.parametrize("target", [ANTHROPIC_MESSAGES, COHERE_CHAT, GEMINI_GENERATE, OPENAI_CHAT])

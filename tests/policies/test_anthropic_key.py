@@ -96,6 +96,17 @@ def test_a_string_is_one_text_block_and_no_more() -> None:
     assert key(system="ab").exact != key(system=[text("a"), text("b")]).exact
 
 
+def test_claude_codes_line_about_its_billing_does_not_matter() -> None:
+    def asked(line: str) -> CacheKey:
+        return key(system=[text(line), text("You help with code.", **MARK)])
+
+    ours = asked("x-anthropic-billing-header: cc_version=2.1.197.7c8; cch=71fea;")
+    assert ours == asked("x-anthropic-billing-header: cc_version=2.1.197.cfd; cch=0aaa9;")
+    assert ours == key(system="You help with code.")
+    assert ours == key(system="x-anthropic-billing-header: cch=1;\nYou help with code.")
+    assert ours.exact != asked("Mind x-anthropic-billing-header: cch=1;").exact
+
+
 def test_a_text_without_citations_is_like_one_whose_citations_are_null() -> None:
     plain = key(user(text("One?")))
     assert key(user(text("One?", citations=None))) == plain

@@ -24,7 +24,7 @@ from headstart.dialects.registry import (
     TRANSLATED,
     UPSTREAM_DIALECTS,
 )
-from headstart.dialects.request_form import KEYED, MARKED
+from headstart.dialects.request_form import ATTRIBUTION, KEYED, MARKED
 from headstart.dialects.requests import THINKING_MARK
 from headstart.errors import (
     InvalidRequest,
@@ -361,6 +361,8 @@ call can use the connection."""
 
 _LISTS = ("anthropic-beta", "openai-beta")  # the caller and the settings may both name something
 _NO_QUIRKS = Quirks()
+_FURTHER_QUIRKS = Quirks(attribution=False)
+_ATTRIBUTION = ATTRIBUTION.encode()
 _VERSIONED = b"/v1/"
 _ENCODING = b"accept-encoding"
 _OF_A_DEPLOYMENT = frozenset(
@@ -614,8 +616,9 @@ class RequestWriter:
         query = call.query_string and self._query_up(call.query_string)
         names: list[str] = []
         has_quirks = self._has_quirks and not is_further
-        if own.apply_quirks and (has_quirks or THINKING_MARK in body):
-            quirks = upstream.quirks if has_quirks else _NO_QUIRKS
+        attributed = is_further and _ATTRIBUTION in body
+        if own.apply_quirks and (has_quirks or attributed or THINKING_MARK in body):
+            quirks = _FURTHER_QUIRKS if is_further else upstream.quirks
             body, dropped = own.apply_quirks(body, request, quirks)
             names += (f"dropped:{name}" for name in dropped)
         members: dict[str, Any] = {}
