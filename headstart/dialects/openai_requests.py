@@ -372,7 +372,7 @@ def write_messages(
     written: list[dict[str, Any]] = []
     media: list[dict[str, Any]] = []
     free = losses.own or quirks.system == "anywhere"
-    for message in asked.messages if free else _with_one_system(asked.messages):
+    for message in asked.messages if free else _for_templates(asked.messages):
         if message.role == "tool":
             for part in message.parts:
                 if isinstance(part, ResultPart):
@@ -389,16 +389,17 @@ def write_messages(
     return written
 
 
-def _with_one_system(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with one system message, at the start.
+def _for_templates(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages as chat templates of open models take them.
 
-    It has the system messages from before the first turn of the model. So the beginning of a
+    They take one system message, at the start, and turns of the user and the model in turn. The
+    system message has those from before the first turn of the model. So the beginning of a
     conversation stays the same, and the provider's prompt cache finds it. Later ones join the
     user's messages, in the form in which Claude Code sends them to models that take no others.
     """
     first = Message(role="system", parts=())
     said: list[Message] = []
-    began = reminded = False
+    began = False
     for message in messages:
         began = began or message.role in ("assistant", "tool")
         told = message.role in ("system", "developer")
@@ -406,11 +407,10 @@ def _with_one_system(messages: Sequence[Message]) -> list[Message]:
             first = _joined(first, message)
             continue
         own = _reminder(message) if told else message
-        if said and said[-1].role == own.role == "user" and (told or reminded):
+        if said and said[-1].role == own.role == "user":
             said[-1] = _joined(said[-1], own)
         else:
             said.append(own)
-        reminded = told
     return [first, *said] if first.parts else said
 
 

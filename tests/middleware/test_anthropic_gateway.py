@@ -311,6 +311,7 @@ async def test_claude_codes_prompt_has_one_system_message_for_other_providers() 
     messages = [
         {"role": "user", "content": "Look."},
         {"role": "system", "content": "Agents: none."},
+        {"role": "user", "content": "Please."},
         {"role": "assistant", "content": [call]},
         {"role": "user", "content": [result]},
         {"role": "system", "content": "It is late."},
@@ -325,7 +326,7 @@ async def test_claude_codes_prompt_has_one_system_message_for_other_providers() 
         ]
     assert sent == [
         ("system", "Help.\nAgents: none."),
-        ("user", "Look."),
+        ("user", "Look.\nPlease."),
         ("assistant", None),
         ("tool", "Rain."),
         ("user", "<system-reminder>\nIt is late.\n</system-reminder>\nAnd now?"),
