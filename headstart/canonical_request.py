@@ -6,11 +6,12 @@ most providers speak. ``None`` always means that the client set no value.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 
 class TextPart(Frozen, tag="text"):
@@ -213,3 +214,114 @@ class WrittenRequest(Frozen):
     query: bytes = b""
     dropped: tuple[str, ...] = ()
     """The names of the fields that were left out, sorted, without repeats."""
+
+
+_TUNING = {
+    name: re.compile(rf"(?<![\w.])(?:{words.replace('_', '[_. ]?')})\b", re.IGNORECASE)
+    for name, words in {
+        "reasoning_effort": "reasoning_effort|effort|thinking",
+        "reasoning": "reasoning|reasoning_effort|effort|thinking",
+        "thinking": "thinking",
+        "output_config": "output_config|effort",
+        "verbosity": "verbosity",
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "top_k": "top_k",
+        "frequency_penalty": "frequency_penalty",
+        "presence_penalty": "presence_penalty",
+        "seed": "seed",
+        "parallel_tool_calls": "parallel_tool_calls",
+    }.items()
+}
+"""The fields of requests that only tune the answer, each with its names in errors."""
+_REFUSES = re.compile(
+    r"\b(?:not? (?:\w+ )?support\w*|unsupported|unknown|unrecogni[sz]ed|not permitted|deprecated"
+    r"|input should be)\b",
+    re.IGNORECASE,
+)
+_HIGH = b'"high"'
+_ABOVE_HIGH = (b'"xhigh"', b'"max"')
+_MOST_REFUSED = 1_000
+
+
+class ValueRefused(Exception):
+    """A provider refused a value that only tunes the answer. The next request goes without it."""
+
+
+class RefusedValues:
+    """The values of tuning fields that a provider has refused, with the models.
+
+    Which values a model takes is not in its API: many models refuse an effort, and OpenAI's refuse
+    a temperature. A translated request goes without the values that were refused before. Its
+    client did not choose them for this provider.
+    """
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._enabled = enabled
+        self._known: set[tuple[bytes, str, bytes]] = set()
+
+    def check(self, status: int, body: bytes, error: bytes) -> None:
+        """Raise ValueRefused if the error of a request names a value that can be left out."""
+        if self._enabled and status in (400, 422) and self._learn(body, error):
+            raise ValueRefused
+
+    def _learn(self, body: bytes, error: bytes) -> bool:
+        """Note the value that an error names. Tell whether there is one."""
+        document, told = _members(body), _members(error)
+        if document is None or len(self._known) >= _MOST_REFUSED:
+            return False
+        inner = _members(told.get("error", b"")) if told is not None else None
+        param = _text((inner or told or {}).get("param", b""))
+        text = error.decode("utf-8", "replace")
+        if param is None and _REFUSES.search(text) is None:
+            return False
+        for name, value in _tuning(document):
+            if _TUNING[name].search(text) if param is None else param.split(".")[0] == name:
+                self._known.add((_model(document), name, value))
+                return True
+        return False
+
+    def without(self, body: bytes) -> tuple[bytes, tuple[str, ...]]:
+        """Return a request without refused values, and the names of its fields that changed."""
+        document = _members(body) if self._known else None
+        if document is None:
+            return body, ()
+        model, changed = _model(document), []
+        for name, value in _tuning(document):
+            if (model, name, value) in self._known:
+                changed.append(name)
+                del document[name]
+                if value in _ABOVE_HIGH and (model, name, _HIGH) not in self._known:
+                    document[name] = msgspec.Raw(_HIGH)
+        return (msgspec.json.encode(document), tuple(changed)) if changed else (body, ())
+
+
+def _tuning(document: dict[str, msgspec.Raw]) -> list[tuple[str, bytes]]:
+    """Return the tuning fields of a request, with their values."""
+    found = [(name, bytes(document[name])) for name in _TUNING if name in document]
+    # Beside the effort, Anthropic's ``output_config`` may have the form of the answer.
+    return [
+        (name, value)
+        for name, value in found
+        if name != "output_config" or (_members(value) or {}).keys() == {"effort"}
+    ]
+
+
+def _model(document: dict[str, msgspec.Raw]) -> bytes:
+    return bytes(document.get("model", b""))
+
+
+def _members(data: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
+    try:
+        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except UNDECODABLE:
+        return None
+
+
+def _text(value: bytes | msgspec.Raw) -> str | None:
+    """Return a text with content, None for any other value."""
+    try:
+        text = msgspec.json.decode(value)
+    except UNDECODABLE:
+        return None
+    return text if text and isinstance(text, str) else None

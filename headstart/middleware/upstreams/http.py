@@ -37,6 +37,7 @@ from headstart.middleware.upstreams.outgoing import (
     READ_BYTES,
     IncomingAnswer,
     MaskedBody,
+    OutgoingRequest,
     RequestWriter,
     content_length,
     is_of_handshake,
@@ -347,9 +348,7 @@ class HTTPUpstream:
         signer: Signer | None = None,
         spawn: Spawn | None = None,
     ) -> None:
-        """Send ``credential`` with each call, and the headers of ``signer``.
-
-        None: the caller's key passes.
+        """Send ``credential`` (None: the caller's key) and ``signer``'s headers with each call.
 
         Where ``settings.dialect`` is None, the provider speaks what the caller speaks. ``spawn``
         starts the task that ``settings.warm`` asks for. Reads the files of certificates; raises
@@ -436,11 +435,10 @@ class HTTPUpstream:
         """Send the call, with ``call.upload`` as it arrives.
 
         Waits for status and headers, and for the whole of an error. If the reply is closed before
-        its body was read to the end, the connection is closed, too. Only if the answer was whole,
-        and nothing but the end of the body is missing, the connection is kept for ``AFTER_END_S``
-        in the background: if the end comes in time, the next call can use the connection. Raises
-        UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError, and InvalidRequest for a
-        request that the upstream's dialect cannot express.
+        its body was read to the end, the connection is closed, too. Only if nothing but the end of
+        the body is missing, it is kept for ``AFTER_END_S``, so that the next call can use it.
+        Raises UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError, InvalidRequest for a
+        request that the upstream's dialect cannot express, and ValueRefused: then send it again.
         """
         incoming = self._incoming(call)
         sent = self.writer.write(call, incoming.client, incoming.own)
@@ -460,7 +458,7 @@ class HTTPUpstream:
         except _FAILURES as error:
             raise upstream_error(self._settings, error, FIRST_BYTE_S) from error
         try:
-            return await self._reply(response, incoming, sent.transforms)
+            return await self._reply(response, incoming, sent)
         except BaseException as error:
             await self._close(response, error)
             raise
@@ -593,12 +591,12 @@ class HTTPUpstream:
         return UpstreamSocket(socket, socket.abort)
 
     async def _reply(
-        self, response: _Response, incoming: IncomingAnswer, transforms: tuple[str, ...]
+        self, response: _Response, incoming: IncomingAnswer, sent: OutgoingRequest
     ) -> Reply:
-        """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read.
+        """Return the answer that has begun. Raises UpstreamProtocolError or ValueRefused.
 
-        The first bytes decide if a stream may be labelled as JSON, or JSON as a stream. An error is
-        read whole before its headers pass: its body may tell when to retry.
+        The first bytes tell JSON from a stream, whatever the media type says. An error is read
+        whole before its headers pass: its body may tell when to retry.
         """
         transcript, first = Transcript(), b""
         secrets = self.writer.secrets
@@ -612,11 +610,13 @@ class HTTPUpstream:
             except _FAILURES as error:
                 raise upstream_error(self._settings, error, FIRST_BYTE_S) from error
             head = head.labelled(is_stream=streams) if begins_events(first) == streams else head
-        strip_usage = head.is_stream and "include-usage" in transforms
+        strip_usage = head.is_stream and "include-usage" in sent.transforms
         error_body: bytes | None = None
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
             error_body, headers = self.writer.masked(await self._read_ahead(response), head.headers)
             head = replace(head, headers=headers, is_plain=head.is_plain or bool(secrets))
+            if incoming.client is not incoming.own:
+                self.writer.refused.check(head.status, sent.body, error_body)
         status, headers, reader = incoming.begin(head, transcript, strip_usage=strip_usage)
         if error_body is not None:
             headers = with_retry_after(headers, error_body)
@@ -637,7 +637,7 @@ class HTTPUpstream:
             status,
             headers,
             pieces,
-            transforms=transforms,
+            transforms=sent.transforms,
             closing=close,
             transcript=transcript,
             form=(head.is_stream, head.is_plain) if headers is head.headers else None,

@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
-from headstart.canonical_request import Quirks
+from headstart.canonical_request import Quirks, RefusedValues
 from headstart.dialects.dialect import translate_headers, translate_status
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
@@ -362,7 +362,6 @@ call can use the connection."""
 _LISTS = ("anthropic-beta", "openai-beta")  # the caller and the settings may both name something
 _NO_QUIRKS = Quirks()
 _FURTHER_QUIRKS = Quirks(attribution=False)
-_ATTRIBUTION = ATTRIBUTION.encode()
 _VERSIONED = b"/v1/"
 _ENCODING = b"accept-encoding"
 _OF_A_DEPLOYMENT = frozenset(
@@ -384,8 +383,7 @@ SHORTEST_SECRET = 8
 """The length of the shortest key that is masked in errors. A shorter one may also be a word."""
 
 READ_BYTES = 16 * 1024
-"""The most bytes of an answer that are read before other tasks get their turn. The events of a
-stream may have only five bytes, and each takes some 10 us."""
+"""The most bytes of an answer that are read before other tasks get their turn: some 10 us each."""
 
 
 def _masked(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
@@ -465,6 +463,7 @@ class RequestWriter:
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
         self._has_quirks = upstream.quirks != _NO_QUIRKS
+        self.refused = RefusedValues(enabled=not upstream.quirks.refuse)
         self._raw_predict = self._main.raw_predict if upstream.quirks.raw_predict else None
         self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
 
@@ -616,7 +615,7 @@ class RequestWriter:
         query = call.query_string and self._query_up(call.query_string)
         names: list[str] = []
         has_quirks = self._has_quirks and not is_further
-        attributed = is_further and _ATTRIBUTION in body
+        attributed = is_further and ATTRIBUTION.encode() in body
         if own.apply_quirks and (has_quirks or attributed or THINKING_MARK in body):
             quirks = _FURTHER_QUIRKS if is_further else upstream.quirks
             body, dropped = own.apply_quirks(body, request, quirks)
@@ -667,10 +666,11 @@ class RequestWriter:
         names += ["model"] if real != request.model else []
         names += ["fold"] if call.streamed_upstream else []
         names += ["fields"] if upstream.fields else []
-        names += [f"dropped:{name}" for name in written.dropped]
+        body = _with_members(written.body, upstream.fields) if upstream.fields else written.body
+        body, refused = self.refused.without(body)
+        names += [f"dropped:{name}" for name in (*written.dropped, *refused)]
         headers = neutral_headers(call.headers, call.query_string, self._credential, own.key_header)
         headers.append(("accept", own.stream_type if streams else "application/json"))
-        body = _with_members(written.body, upstream.fields) if upstream.fields else written.body
         headers = self._complete(headers, own, required=True)
         return OutgoingRequest(written.path, written.query, headers, body, tuple(names))
 

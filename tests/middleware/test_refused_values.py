@@ -1,0 +1,128 @@
+"""Values that a model refuses, in requests that were translated for its provider."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from headstart.canonical_request import RefusedValues, ValueRefused
+from support.proxied import proxied, reply_of
+from support.scripted import ScriptedUpstream
+
+OPENAI = '{"error":{"message":"Unsupported parameter: \'top_p\' is not supported with this model.",'
+OPENAI += '"type":"invalid_request_error","param":"top_p","code":"unsupported_parameter"}}'
+VLLM = """{"error":{"message":"1 validation error: {'type': 'literal_error', 'loc': ('body',
+'reasoning_effort'), 'msg': \\"Input should be 'low', 'medium' or 'high'\\"}","code":400}}"""
+MISTRAL = '{"detail":[{"type":"extra_forbidden","loc":["body","seed"],"msg":'
+MISTRAL += '"Extra inputs are not permitted"}]}'
+ANTHROPIC = '{"type":"error","error":{"type":"invalid_request_error","message":'
+ANTHROPIC += '"This model does not support the effort parameter."}}'
+FORM = {"output_config": {"effort": "low", "format": {"type": "json_schema"}}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "error", "left"),
+    [
+        ({"top_p": 0.9, "temperature": 1}, OPENAI, {"temperature": 1}),
+        ({"reasoning_effort": "xhigh"}, VLLM, {"reasoning_effort": "high"}),
+        ({"reasoning_effort": "high"}, VLLM, {}),
+        ({"seed": 1}, MISTRAL, {}),
+        ({"output_config": {"effort": "low"}, "max_tokens": 9}, ANTHROPIC, {"max_tokens": 9}),
+        ({"thinking": {"type": "adaptive"}}, '"llama3" does not support thinking', {}),
+        ({"presence_penalty": 1}, '{"error":"Argument not supported: presencePenalty"}', {}),
+        ({"temperature": 0}, '{"error":{"message":"`temperature` is deprecated here."}}', {}),
+    ],
+)
+def test_a_request_goes_without_a_value_that_the_model_refused(
+    sent: dict[str, Any], error: str, left: dict[str, Any]
+) -> None:
+    refused = RefusedValues()
+    body = json.dumps({"model": "m", **sent}).encode()
+    with pytest.raises(ValueRefused):
+        refused.check(400, body, error.encode())
+    written, names = refused.without(body)
+    assert json.loads(written) == {"model": "m", **left}
+    assert names == tuple(name for name in sent if left.get(name) != sent[name])
+    other = json.dumps({"model": "n", **sent}).encode()
+    assert refused.without(other) == (other, ())
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "error"),
+    [
+        ({"top_p": 0.9}, 500, OPENAI),
+        ({"temperature": 1}, 400, OPENAI),
+        (FORM, 400, ANTHROPIC),
+        ({"thinking": {}}, 400, '{"error":"messages.1: thinking blocks must come first"}'),
+        ({"seed": 1}, 400, '{"error":"messages.0.seed: Extra inputs are not permitted"}'),
+        ({"seed": 1}, 400, '{"error":{"message":"no seed is supported","param":"messages"}}'),
+    ],
+)
+def test_other_errors_leave_nothing_out(sent: dict[str, Any], status: int, error: str) -> None:
+    refused = RefusedValues()
+    body = json.dumps({"model": "m", **sent}).encode()
+    refused.check(status, body, error.encode())
+    assert refused.without(body) == (body, ())
+
+
+class Strict(ScriptedUpstream):
+    """Refuses fields one after the other, as OpenAI does for models that reason."""
+
+    refuses = ("temperature", "top_p")
+
+    async def _answer(self, call: Any, send: Any) -> None:
+        self.status, self.body = 200, None
+        for name in self.refuses:
+            if name in call.json:
+                error = {"message": f"Unsupported value: '{name}'.", "param": name}
+                self.status, self.body = 400, json.dumps({"error": error}).encode()
+                break
+        await super()._answer(call, send)
+
+
+ASKED = {
+    "contents": [{"role": "user", "parts": [{"text": "Why?"}]}],
+    "generationConfig": {"temperature": 1, "topP": 0.95, "maxOutputTokens": 9},
+}
+PATH = "/v1beta/models/m:generateContent"
+
+
+@pytest.mark.anyio
+async def test_a_translated_request_is_sent_again_without_refused_values() -> None:
+    server = Strict()
+    async with proxied(server) as proxy:
+        replies = []
+        for _ in range(2):
+            headers = {"x-goog-api-key": "k", "cache-control": "no-store"}
+            async with proxy.session.post(
+                proxy.url + PATH, json=ASKED, headers=headers
+            ) as response:
+                replies.append(await reply_of(response))
+        rows = list(proxy.served)
+    assert [reply.status for reply in replies] == [200, 200]
+    told = replies[1].headers["x-headstart-transforms"]
+    assert told.endswith("dropped:temperature,dropped:top_p")
+    assert len(server.calls) == 4, "the values are known from the first request on"
+    assert server.calls[-1].json.keys().isdisjoint(server.refuses)
+    assert server.calls[-1].json["max_completion_tokens"] == 9
+    assert [len(row.attempts) for row in rows] == [1, 1]
+
+
+@pytest.mark.anyio
+async def test_a_provider_that_shall_refuse_gets_no_other_request() -> None:
+    server = Strict()
+    async with proxied(server, provider={"unsupported": "refuse"}) as proxy:
+        headers = {"x-goog-api-key": "k"}
+        async with proxy.session.post(proxy.url + PATH, json=ASKED, headers=headers) as response:
+            assert response.status == 400
+    assert len(server.calls) == 1
+
+
+@pytest.mark.anyio
+async def test_a_request_in_the_providers_own_dialect_stays_as_it_is() -> None:
+    server = Strict()
+    async with proxied(server) as proxy:
+        assert (await proxy.ask(temperature=1)).status == 400
+    assert len(server.calls) == 1
