@@ -234,31 +234,50 @@ _TUNING = {
     }.items()
 }
 """The fields of requests that only tune the answer, each with its names in errors."""
+_LESS = {b'"xhigh"': b'"high"', b'"max"': b'"high"'}
+"""The effort to ask for in place of one that was refused."""
 _REFUSES = re.compile(
     r"\b(?:not? (?:\w+ )?support\w*|unsupported|unknown|unrecogni[sz]ed|not permitted|deprecated"
     r"|input should be)\b",
     re.IGNORECASE,
 )
-_HIGH = b'"high"'
-_ABOVE_HIGH = (b'"xhigh"', b'"max"')
+_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_TOO_LARGE = re.compile(
+    r"(?s)(?=.*(?:max_(?:\w+_)?tokens|(?:in|for) the completion))"
+    r"(?=.*(?:too large|at most|less than or equal|<=|maximum|exceed|valid range"
+    r"|invalid max_tokens))",
+    re.IGNORECASE,
+)
+_OF_CONTEXT = re.compile(r"context|tokens`? \+", re.IGNORECASE)
+_LARGEST = re.compile(
+    r"(?:at most|less than or equal to|limit of|maximum (?:\w+ ){0,4}(?:is|of)|\[\d+,|>)"
+    r" *[`'\"]?(\d+)",
+    re.IGNORECASE,
+)
+"""The largest limit that a model takes, in an error."""
 _MOST_REFUSED = 1_000
+_READ_OF_AN_ERROR = 10_000
 
 
 class ValueRefused(Exception):
-    """A provider refused a value that only tunes the answer. The next request goes without it."""
+    """A provider refused a value that the next request goes without."""
 
 
 class RefusedValues:
-    """The values of tuning fields that a provider has refused, with the models.
+    """The values that a provider has refused, with the models.
 
-    Which values a model takes is not in its API: many models refuse an effort, and OpenAI's refuse
-    a temperature. A translated request goes without the values that were refused before. Its
-    client did not choose them for this provider.
+    Which values a model takes is not in its API: many models refuse an effort, OpenAI's refuse a
+    temperature, and Claude's clients allow longer answers than most models write. A translated
+    request goes without the values that were refused before. Its client did not choose them for
+    this provider. Only fields that tune the answer are left out, and limits above the model's own.
     """
 
-    def __init__(self, *, enabled: bool = True) -> None:
+    def __init__(self, *, enabled: bool = True, needs_limit: bool = False) -> None:
+        """``needs_limit``: the provider answers no request without a limit."""
         self._enabled = enabled
-        self._known: set[tuple[bytes, str, bytes]] = set()
+        self._needs_limit = needs_limit
+        self._instead: dict[tuple[bytes, str, bytes], bytes | None] = {}
+        """The values to send in place of refused ones, by model, field and value; None: none."""
 
     def check(self, status: int, body: bytes, error: bytes) -> None:
         """Raise ValueRefused if the error of a request names a value that can be left out."""
@@ -268,32 +287,56 @@ class RefusedValues:
     def _learn(self, body: bytes, error: bytes) -> bool:
         """Note the value that an error names. Tell whether there is one."""
         document, told = _members(body), _members(error)
-        if document is None or len(self._known) >= _MOST_REFUSED:
+        if document is None or len(self._instead) >= _MOST_REFUSED:
             return False
         inner = _members(told.get("error", b"")) if told is not None else None
         param = _text((inner or told or {}).get("param", b""))
-        text = error.decode("utf-8", "replace")
+        text = error[:_READ_OF_AN_ERROR].decode("utf-8", "replace")
+        model = _model(document)
+        if _TOO_LARGE.match(text):
+            for name in _LIMITS:
+                asked = bytes(document.get(name, b""))
+                least = _largest(text, asked)
+                if asked.isdigit() and not (self._needs_limit and least is None):
+                    self._instead[model, name, asked] = least
+                    return True
         if param is None and _REFUSES.search(text) is None:
             return False
         for name, value in _tuning(document):
             if _TUNING[name].search(text) if param is None else param.split(".")[0] == name:
-                self._known.add((_model(document), name, value))
+                self._instead[model, name, value] = _LESS.get(value)
                 return True
         return False
 
     def without(self, body: bytes) -> tuple[bytes, tuple[str, ...]]:
         """Return a request without refused values, and the names of its fields that changed."""
-        document = _members(body) if self._known else None
+        document = _members(body) if self._instead else None
         if document is None:
             return body, ()
         model, changed = _model(document), []
-        for name, value in _tuning(document):
-            if (model, name, value) in self._known:
-                changed.append(name)
+        limits = [(name, bytes(document[name])) for name in _LIMITS if name in document]
+        for name, sent in (*_tuning(document), *limits):
+            value: bytes | None = sent
+            while value is not None and (model, name, value) in self._instead:
+                value = self._instead[model, name, value]
+            if value is None:
                 del document[name]
-                if value in _ABOVE_HIGH and (model, name, _HIGH) not in self._known:
-                    document[name] = msgspec.Raw(_HIGH)
+            elif value != sent:
+                document[name] = msgspec.Raw(value)
+            changed += [name] * (value != sent)
         return (msgspec.json.encode(document), tuple(changed)) if changed else (body, ())
+
+
+def _largest(text: str, asked: bytes) -> bytes | None:
+    """Return the largest limit that a model takes, if an error tells it.
+
+    If the limit and the prompt exceed the context, it depends on the prompt. Without a limit, such
+    servers answer with what is left of the context.
+    """
+    found = None if _OF_CONTEXT.search(text) else _LARGEST.search(text)
+    if found is None or not asked.isdigit():
+        return None
+    return found[1].encode() if 0 < int(found[1]) < int(asked) else None
 
 
 def _tuning(document: dict[str, msgspec.Raw]) -> list[tuple[str, bytes]]:

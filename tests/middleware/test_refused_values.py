@@ -22,9 +22,38 @@ ANTHROPIC += '"This model does not support the effort parameter."}}'
 FORM = {"output_config": {"effort": "low", "format": {"type": "json_schema"}}}
 
 
+LIMIT = {"max_completion_tokens": 64000}
+VLLM_LIMIT = (
+    """{"error":{"message":"'max_tokens' or 'max_completion_tokens' is too large: 64000. This """
+    "model's maximum context length is 32768 tokens and your request has 17459 input tokens "
+    '(64000 > 32768 - 17459).","param":"max_tokens","code":400}}'
+)
+OPENAI_LIMIT = (
+    '{"error":{"message":"max_tokens is too large: 64000. This model supports at most 16384 '
+)
+OPENAI_LIMIT += 'completion tokens, whereas you provided 64000.","param":"max_tokens"}}'
+GROQ_LIMIT = (
+    '{"error":{"message":"`max_completion_tokens` must be less than or equal to `8192`, the "}}'
+)
+DEEPSEEK_LIMIT = '{"error":{"message":"Invalid max_tokens value, the valid range is [1, 8192]"}}'
+CLAUDE_LIMIT = (
+    '{"type":"error","error":{"message":"max_tokens: 64000 > 8192, which is the maximum"}}'
+)
+OLD_LIMIT = (
+    """{"error":{"message":"This model's maximum context length is 102400 tokens. However, """
+    'you requested 102772 tokens (70772 in the messages, 32000 in the completion)."}}'
+)
+
+
 @pytest.mark.parametrize(
     ("sent", "error", "left"),
     [
+        (LIMIT, VLLM_LIMIT, {}),
+        (LIMIT, OPENAI_LIMIT, {"max_completion_tokens": 16384}),
+        (LIMIT, GROQ_LIMIT, {"max_completion_tokens": 8192}),
+        ({"max_tokens": 64000}, DEEPSEEK_LIMIT, {"max_tokens": 8192}),
+        ({"max_tokens": 64000}, CLAUDE_LIMIT, {"max_tokens": 8192}),
+        ({"max_tokens": 32000}, OLD_LIMIT, {}),
         ({"top_p": 0.9, "temperature": 1}, OPENAI, {"temperature": 1}),
         ({"reasoning_effort": "xhigh"}, VLLM, {"reasoning_effort": "high"}),
         ({"reasoning_effort": "high"}, VLLM, {}),
@@ -49,6 +78,16 @@ def test_a_request_goes_without_a_value_that_the_model_refused(
     assert refused.without(other) == (other, ())
 
 
+def test_a_provider_that_needs_a_limit_gets_the_largest_one_or_the_same() -> None:
+    body = b'{"model":"m","max_tokens":64000}'
+    refused = RefusedValues(needs_limit=True)
+    refused.check(400, body, OLD_LIMIT.encode())
+    assert refused.without(body) == (body, ())
+    with pytest.raises(ValueRefused):
+        refused.check(400, body, CLAUDE_LIMIT.encode())
+    assert json.loads(refused.without(body)[0])["max_tokens"] == 8192
+
+
 @pytest.mark.parametrize(
     ("sent", "status", "error"),
     [
@@ -56,6 +95,8 @@ def test_a_request_goes_without_a_value_that_the_model_refused(
         ({"temperature": 1}, 400, OPENAI),
         (FORM, 400, ANTHROPIC),
         ({"thinking": {}}, 400, '{"error":"messages.1: thinking blocks must come first"}'),
+        (LIMIT, 400, '{"error":"the prompt has 40000 tokens, and the context length is 32768"}'),
+        (LIMIT, 400, '{"error":"max_completion_tokens must be an integer"}'),
         ({"seed": 1}, 400, '{"error":"messages.0.seed: Extra inputs are not permitted"}'),
         ({"seed": 1}, 400, '{"error":{"message":"no seed is supported","param":"messages"}}'),
     ],

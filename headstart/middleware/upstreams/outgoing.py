@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks, RefusedValues
-from headstart.dialects.dialect import translate_headers, translate_status
+from headstart.dialects.dialect import Dialect, translate_headers, translate_status
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
     BY_SETTING,
@@ -64,7 +64,7 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 
-    from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
+    from headstart.dialects.dialect import EventEncoder, UpstreamDialect
     from headstart.settings import UpstreamSettings
 
 HOP_BY_HOP = frozenset(
@@ -360,7 +360,6 @@ call can use the connection."""
 
 
 _LISTS = ("anthropic-beta", "openai-beta")  # the caller and the settings may both name something
-_NO_QUIRKS = Quirks()
 _FURTHER_QUIRKS = Quirks(attribution=False)
 _VERSIONED = b"/v1/"
 _ENCODING = b"accept-encoding"
@@ -462,8 +461,9 @@ class RequestWriter:
         """The values of the upstream's own keys."""
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
-        self._has_quirks = upstream.quirks != _NO_QUIRKS
-        self.refused = RefusedValues(enabled=not upstream.quirks.refuse)
+        self._has_quirks = upstream.quirks != Quirks()
+        limited = isinstance(self._main, Dialect) and self._main.form.always_limited
+        self.refused = RefusedValues(enabled=not upstream.quirks.refuse, needs_limit=limited)
         self._raw_predict = self._main.raw_predict if upstream.quirks.raw_predict else None
         self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
 
