@@ -424,6 +424,8 @@ LONGEST_HEADERS = 2048
 read their parameters grows with the square of their length."""
 MOST_FIELDS = 32
 """Most fields of a form."""
+ABANDONED_S = 3600.0
+"""The time without a write after which an incomplete upload is abandoned."""
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
 
 
@@ -495,11 +497,16 @@ class BatchFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def prepare(self) -> None:
-        """Make the folder, for the user of this process only, and delete incomplete uploads."""
+    def prepare(self, now: float) -> None:
+        """Make the folder, for the user of this process only, and delete abandoned uploads.
+
+        Uploads of other processes, and of the gateway before a reload, may go on meanwhile.
+        """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in self.root.glob("*.part"):
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if part.stat().st_mtime < now - ABANDONED_S:
+                    part.unlink()
 
     def of(self, owner: str) -> Path:
         """Return the folder of a caller."""
@@ -658,7 +665,11 @@ class UploadWriter:
                 self._out.close()
 
     def discard(self) -> None:
-        """Close and delete the file. Further pieces are ignored."""
+        """Close and delete the file. Further pieces are ignored.
+
+        A full disk cannot take the last bytes, but its file is deleted, too.
+        """
         self._discarded = True
-        self.close()
+        with contextlib.suppress(OSError):
+            self.close()
         self._into.unlink(missing_ok=True)
