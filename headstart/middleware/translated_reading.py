@@ -77,8 +77,8 @@ class AnswerNames:
     """The model of the request, for an answer that names no model."""
     echo: dict[str, Any] | None = None
     """Fields with which the answer repeats its request."""
-    request: bytes = b""
-    """The body of the request, which holds the ids of earlier tool calls."""
+    asked: dict[str, Any] | None = None
+    """The document of the request, which holds the ids of earlier tool calls."""
 
     def call_id(self, prefix: str, choice: int, number: int) -> str:
         """Return an id for a tool call that no other call of any answer has."""
@@ -95,9 +95,11 @@ class _Canonical:
         self._naming = naming
         self._called: dict[int, int] = {}
         """The number of the first tool call, by choice."""
-        self._given: dict[tuple[int, int], str | None] = {}
-        """The ids that the provider gave to tool calls, by choice and number; None: it gave one
-        that cannot tell the call from others, so the call has an id of ours."""
+        self._keeps_id: dict[tuple[int, int], bool] = {}
+        """Whether a tool call, by choice and number, keeps the id that the provider gave it, which
+        must tell it from all others."""
+        self._ids: set[str] | None = None
+        """The ids of earlier calls, with those of the request. None: there was no call yet."""
         self._model = naming.model
 
     def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
@@ -141,21 +143,34 @@ class _Canonical:
         Some servers send no id, or the same one with each call. Clients find the call of a result
         by its id.
         """
-        place = event.choice, event.index
-        if place not in self._given:
-            id = event.id
-            known = (
-                not id
-                or id in self._given.values()
-                or msgspec.json.encode(id) in self._naming.request
-            )
-            self._given[place] = None if known else id
-        elif event.id is None:
+        place, given = (event.choice, event.index), event.id
+        if self._ids is None:
+            self._ids = _ids_in(self._naming.asked)
+        if place not in self._keeps_id:
+            self._keeps_id[place] = bool(given) and given not in self._ids
+            self._ids.add(given or "")
+        elif given is None:
             return event
-        if self._given[place] is not None:
+        if self._keeps_id[place]:
             return event
         id = self._naming.call_id(self._target.call_prefix, *place)
         return msgspec.structs.replace(event, id=id)
+
+
+_ID_FIELDS = frozenset(("id", "call_id", "tool_call_id", "tool_use_id"))
+
+
+def _ids_in(document: Any) -> set[str]:
+    """Return the ids in a request. Long texts cost nothing."""
+    ids, left = set[str](), [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            ids.update(each for name in _ID_FIELDS if isinstance(each := value.get(name), str))
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return ids
 
 
 class _TranslatingReader(EventReader):

@@ -108,7 +108,7 @@ async def test_an_unexpected_error_of_the_candidate_is_raised_once() -> None:
 async def test_only_a_translated_answer_that_we_write_gets_an_estimated_usage(
     transforms: tuple[str, ...], *, stream: bool
 ) -> None:
-    events = [TextDelta(text="The quick brown fox."), Finished(reason="stop"), Ended()]
+    events = (TextDelta(text="The quick brown fox."), Finished(reason="stop"), Ended())
     call = a_call(stream=stream, stream_options={"include_usage": True})
     body = answer_writer(call, transforms, 7.0, Started())(events).data
     found = decoded(OPENAI_CHAT, body) if stream else OPENAI_CHAT.decode_body(200, body)
