@@ -64,7 +64,7 @@ LIVE_INFERENCES = "live-inferences"
 EDITABLE = frozenset(
     (LIVE_INFERENCES, "disabled", "no-store", NEVER_STORED, "no-identity", "sampled")
 )
-"""Reasons to bypass the cache that do not forbid racing, rescuing and shaping."""
+"""Reasons to bypass the cache that do not forbid rescuing and shaping."""
 INLINE_BYTES = 1024 * 1024
 """Longest body that is read on the event loop, which takes 5 to 20 ms."""
 MEMO_BYTES = 8 * 1024 * 1024
