@@ -339,17 +339,21 @@ class BatchJournal:
         """Write rows to ``output`` in the order of the input; return their number.
 
         ``succeeded`` selects the rows of requests that succeeded, or that failed; None: all rows.
-        The file is replaced atomically.
+        The file is replaced atomically. After an OSError no part of it is left.
         """
         count = 0
         part = output.with_name(output.name + ".part")
-        with part.open("wb") as file:
-            for row in self._rows(succeeded):
-                file.write(row + b"\n")
-                count += 1
-            file.flush()
-            os.fsync(file.fileno())
-        replace_file(part, output)
+        try:
+            with part.open("wb") as file:
+                for row in self._rows(succeeded):
+                    file.write(row + b"\n")
+                    count += 1
+                file.flush()
+                os.fsync(file.fileno())
+            replace_file(part, output)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
         return count
 
     def _rows(self, succeeded: bool | None) -> Iterator[bytes]:  # noqa: FBT001
