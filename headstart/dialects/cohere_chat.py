@@ -37,7 +37,6 @@ from headstart.dialects.requests import (
     described_schema,
     filled,
     kept_stops,
-    name_results,
     titled_text,
     top_level_extra,
 )
@@ -198,9 +197,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         "model": asked.model,
         "stream": asked.stream,
         "messages": [
-            written
-            for message in name_results(asked.messages)
-            for written in _message(message, losses)
+            written for message in asked.messages for written in _message(message, losses)
         ],
         **_settings(asked, quirks, losses),
         **_sampling(asked, quirks, losses),

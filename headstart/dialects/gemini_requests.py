@@ -216,7 +216,7 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     asked = CanonicalRequest(
         dialect=NAME,
         model=fields.required_text("model"),
-        messages=_messages(fields),
+        messages=name_results(_messages(fields)),
         stream=request.stream,
         include_usage=True,
         max_tokens=config.limit("maxOutputTokens"),
@@ -646,7 +646,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
     model = asked.model.removeprefix("models/")
     writer = ContentWriter(losses, signatures=wants_signatures(model))
-    system, contents = writer.write(name_results(asked.messages))
+    system, contents = writer.write(asked.messages)
     document: dict[str, Any] = {"contents": contents}
     if system:
         document["systemInstruction"] = {"parts": system}

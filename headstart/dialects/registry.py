@@ -49,6 +49,11 @@ _ENDINGS = frozenset({"stop", "length"})
 """The finish reasons that every dialect has."""
 
 
+def is_translated(transforms: Iterable[str]) -> bool:
+    """Tell whether an answer with these transforms came in another dialect than the client's."""
+    return any(name.startswith(TRANSLATED) for name in transforms)
+
+
 def refuse_in_dialect(request: ChatRequest, entry: Entry) -> str | None:
     """Return why an entry cannot be sent in the dialect of a request, or None."""
     answer, target = entry.answer, DIALECTS.get(request.dialect)
@@ -58,7 +63,7 @@ def refuse_in_dialect(request: ChatRequest, entry: Entry) -> str | None:
     if source is None:  # an entry from before dialects shared keys
         return None if target.key.shared is None else "other-api:unknown"
     lost = source.beside_text(answer)
-    if any(name.startswith(TRANSLATED) for name in entry.transforms):
+    if is_translated(entry.transforms):
         lost = "translated"  # the translation may have lost something
     if lost is None and answer.usage and source.tokens(answer.usage).reasoning:
         lost = "reasoning"  # only some dialects have it

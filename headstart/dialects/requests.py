@@ -505,39 +505,40 @@ def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     A call without an id, or with the id of an earlier call, gets another one: some servers give all
     calls the same id, and most providers refuse such a history.
     """
-    pairs = _CallPairs()
-    return tuple(
-        msgspec.structs.replace(message, parts=tuple(map(pairs.paired, message.parts)))
-        for message in messages
-    )
+    pairs, turn, named = _CallPairs(), 0, []
+    for message in messages:
+        turn += message.role != "assistant"
+        parts = tuple([pairs.paired(part, turn) for part in message.parts])
+        named.append(msgspec.structs.replace(message, parts=parts))
+    return tuple(named)
 
 
 class _CallPairs:
-    """The calls of a history so far, under the ids that the client gave them."""
+    """The calls of a history so far, by the ids that the client gave them."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
-        self._waiting: dict[str, deque[CallPart]] = {}
-        """The calls that have no result yet."""
-        self._answered: dict[str, CallPart] = {}
+        self._renamed = 0
+        self._calls: dict[str, tuple[int, deque[CallPart]]] = {}
+        """The last turn with this id, and its calls that wait for a result; or its last call."""
 
-    def paired(self, part: MessagePart) -> MessagePart:
+    def paired(self, part: MessagePart, turn: int) -> MessagePart:
         """Return a call with an id of its own, or a result with the id and the name of its call."""
         if isinstance(part, CallPart):
             call = part
-            if not part.id or part.id in self._taken:
-                call = msgspec.structs.replace(part, id=f"call_{len(self._taken)}_{part.id}")
+            while not call.id or call.id in self._taken:
+                self._renamed += 1
+                call = msgspec.structs.replace(part, id=f"call_{self._renamed}_{part.id}")
             self._taken.add(call.id)
-            self._waiting.setdefault(part.id, deque()).append(call)
+            if part.id not in self._calls or self._calls[part.id][0] != turn:
+                self._calls[part.id] = turn, deque()
+            self._calls[part.id][1].append(call)
             return call
-        if not isinstance(part, ResultPart):
+        if not isinstance(part, ResultPart) or part.id not in self._calls:
             return part
-        if waiting := self._waiting.get(part.id):
-            self._answered[part.id] = waiting.popleft()
-        answered = self._answered.get(part.id)
-        if answered is None:
-            return part
-        return msgspec.structs.replace(part, id=answered.id, name=part.name or answered.name)
+        calls = self._calls[part.id][1]
+        call = calls.popleft() if len(calls) > 1 else calls[0]
+        return msgspec.structs.replace(part, id=call.id, name=part.name or call.name)
 
 
 def filled(fields: Mapping[str, Any]) -> dict[str, Any]:

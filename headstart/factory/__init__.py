@@ -539,7 +539,7 @@ class EngineBuilder:
 
         folder = BatchFolder(Path(settings.batches.dir))
         try:
-            await asyncio.to_thread(folder.prepare)
+            await asyncio.to_thread(folder.prepare, clock())
         except OSError as error:
             raise ConfigError(f"batches.dir: {folder.root}: {error.strerror}") from error
         endpoints = EndpointTable(DIALECTS.values(), (), DOCUMENTS.values())

@@ -41,7 +41,7 @@ from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import ANSWER_FORMS, LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import ASK, AllowedChecks, HitAction, HitDecision
-from headstart.middleware.prepare import INLINE_BYTES
+from headstart.middleware.prepare import EDITABLE, INLINE_BYTES, LIVE_INFERENCES
 from headstart.middleware.pump import PumpedCall, calls_tools
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.record import AnswerLog
@@ -60,7 +60,6 @@ from headstart.middleware.shared_flights import LeaseClaim
 from headstart.middleware.translated_reading import SentencePace
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
-from headstart.policies.admission import NEVER_STORED
 from headstart.policies.key import variant
 
 if TYPE_CHECKING:
@@ -87,13 +86,6 @@ if TYPE_CHECKING:
     from headstart.settings import JoinStreams
     from headstart.types import ASGIApp, CacheKey, Entry, Headers, Receive, Scope, Send
 
-
-LIVE_INFERENCES = "live-inferences"
-"""The reason to bypass the cache if a live draft has added inferences to the prompt."""
-_EDITABLE = frozenset(
-    (LIVE_INFERENCES, "disabled", "no-store", NEVER_STORED, "no-identity", "sampled")
-)
-"""Reasons to bypass the cache that do not forbid racing, rescuing and shaping."""
 _ASKS_AGAIN = frozenset(("no-cache", "repeat"))
 """Reasons of a miss in which the client wants a new answer."""
 
@@ -340,7 +332,7 @@ class Engine:
         Its answer is stored only if a request adopts it; ``live_drafts`` books its cost.
         """
         reason = context.prepared.bypass
-        editable = reason is None or reason in _EDITABLE
+        editable = reason is None or reason in EDITABLE
         flight = self._start(context, None, None, _nobody, editable=editable, unasked=True)
         flight.book_apart()
         return flight
@@ -623,7 +615,7 @@ class Engine:
         context.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
         self._limit(context)
         context.retry_from = None  # nobody can join a call without a key
-        flight = self._start(context, None, None, app, editable=reason in _EDITABLE)
+        flight = self._start(context, None, None, app, editable=reason in EDITABLE)
         await self._join(context, flight)
 
     async def _miss(

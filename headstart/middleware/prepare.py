@@ -59,6 +59,12 @@ if TYPE_CHECKING:
 
 FAILED = "prepare-error"
 """The reason why a request bypasses the cache if its preparation failed."""
+LIVE_INFERENCES = "live-inferences"
+"""The reason to bypass the cache if a live draft has added inferences to the prompt."""
+EDITABLE = frozenset(
+    (LIVE_INFERENCES, "disabled", "no-store", NEVER_STORED, "no-identity", "sampled")
+)
+"""Reasons to bypass the cache that do not forbid rescuing and shaping."""
 INLINE_BYTES = 1024 * 1024
 """Longest body that is read on the event loop, which takes 5 to 20 ms."""
 MEMO_BYTES = 8 * 1024 * 1024
@@ -471,9 +477,11 @@ class Preparer:
         rule = NO_RULE
         if self.rules or ROUTE_HEADER in found:
             rule = first_rule(self.rules, model=request.model, path=endpoint.name, headers=headers)
-        if identity is None:
-            return Prepared(request, None, directives, bypass="no-identity", route=rule.name)
         try:
+            if identity is None:
+                bypass, _ = self._admit(endpoint, target[0], head, request)
+                bypass = _stronger(bypass, "no-identity")
+                return Prepared(request, None, directives, bypass=bypass, route=rule.name)
             return self._find_key(endpoint, target, head, identity, request, rule)
         except RequestError:
             raise
@@ -495,7 +503,8 @@ class Preparer:
         texts = (request.query, request.question, request.document)
         bypass, variants = self._admit(endpoint, target[0], head, request)
         if never_stored and has_match(texts, never_stored):
-            bypass, directives = NEVER_STORED, msgspec.structs.replace(directives, no_store=True)
+            bypass = _stronger(bypass, NEVER_STORED)
+            directives = msgspec.structs.replace(directives, no_store=True)
         place = b"%b %b" % (target[0].encode(), target[1]) if self.sharing.wrapped else None
         subdivision = found.get(b"x-headstart-scope")
         hashes = self._callers.hashes_of(identity, head.caller, subdivision, request.user, place)
@@ -552,17 +561,17 @@ class Preparer:
         # A wrapped app gets a GET request without most conditions, and gives the whole answer.
         conditions = _CHECKED if self.sharing.wrapped and method == "GET" else _CONDITIONS
         bypass, variants = None, 1
-        if head.directives.no_store:
-            bypass = "no-store"
-        elif not conditions.isdisjoint(head.found):
-            bypass = "conditional"
-        elif endpoint.dialect is not None:
+        if endpoint.dialect is not None:
             variants = self.admission.variants(request)
             bypass = self.admission.refuse_lookup(request)
         elif request.duplicate_keys:
             bypass = "duplicate-keys"
         elif request.document.get("items", ()) is None:
             bypass = "no-items"
+        if head.directives.no_store:
+            bypass = _stronger(bypass, "no-store")
+        elif not conditions.isdisjoint(head.found):
+            bypass = _stronger(bypass, "conditional")
         return bypass, variants
 
     def _key(
@@ -616,6 +625,11 @@ def read_tags(header: bytes) -> tuple[str, ...]:
     """Return the tags of ``x-headstart-tags``: words between commas."""
     words = (word.strip() for word in header.decode("latin-1").split(","))
     return tuple(dict.fromkeys(word for word in words if word))
+
+
+def _stronger(content: str | None, other: str) -> str:
+    """Return the reason that counts: that of the content if it forbids changes, or the other."""
+    return other if content is None or content in EDITABLE else content
 
 
 def _repeat(exact_caller: str, key: CacheKey, window_s: float) -> Repeat:

@@ -458,8 +458,8 @@ class _RelayClient:
             self._restart_timer()
 
     def _restart_timer(self) -> None:
-        """Let the time limit count from now on."""
-        if not self._timer.expired():
+        """Let the time limit count from now on, unless the call must end already."""
+        if self.error is None and not self._timer.expired():
             now = asyncio.get_running_loop().time()
             self._timer.reschedule(None if self.limit_s is None else now + self.limit_s)
 

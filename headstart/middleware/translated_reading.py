@@ -54,7 +54,7 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from headstart.types import Message, Send, StreamEvent
+    from headstart.types import Completion, Message, Send, StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class AnswerNames:
     """The model of the request, for an answer that names no model."""
     echo: dict[str, Any] | None = None
     """Fields with which the answer repeats its request."""
-    request: bytes = b""
-    """The body of the request, which holds the ids of earlier tool calls."""
+    asked: dict[str, Any] | None = None
+    """The document of the request, which holds the ids of earlier tool calls."""
     namespaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """The namespace and the own name of tools, by the names that the provider got."""
 
@@ -87,11 +87,6 @@ class AnswerNames:
         """Return an id for a tool call that no other call of any answer has."""
         place = f"{self.answer_id} {choice} {number}"
         return prefix + sha256(place.encode()).hexdigest()[:24]
-
-    def estimated_usage(self, target: Dialect, characters: int) -> dict[str, Any]:
-        """Return the usage of an answer of this length whose provider reports none."""
-        tokens = Tokens(self.prompt_tokens, round(characters / CHARS_PER_TOKEN))
-        return target.usage(tokens)
 
 
 class _Canonical:
@@ -103,9 +98,11 @@ class _Canonical:
         self._naming = naming
         self._called: dict[int, int] = {}
         """The number of the first tool call, by choice."""
-        self._given: dict[tuple[int, int], str | None] = {}
-        """The ids that the provider gave to tool calls, by choice and number; None: it gave one
-        that cannot tell the call from others, so the call has an id of ours."""
+        self._keeps_id: dict[tuple[int, int], bool] = {}
+        """Whether a tool call, by choice and number, keeps the id that the provider gave it, which
+        must tell it from all others."""
+        self._ids: set[str] | None = None
+        """The ids of earlier calls, with those of the request. None: there was no call yet."""
         self._model = naming.model
 
     def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
@@ -156,21 +153,34 @@ class _Canonical:
         Some servers send no id, or the same one with each call. Clients find the call of a result
         by its id.
         """
-        place = event.choice, event.index
-        if place not in self._given:
-            id = event.id
-            known = (
-                not id
-                or id in self._given.values()
-                or msgspec.json.encode(id) in self._naming.request
-            )
-            self._given[place] = None if known else id
-        elif event.id is None:
+        place, given = (event.choice, event.index), event.id
+        if self._ids is None:
+            self._ids = _ids_in(self._naming.asked)
+        if place not in self._keeps_id:
+            self._keeps_id[place] = bool(given) and given not in self._ids
+            self._ids.add(given or "")
+        elif given is None:
             return event
-        if self._given[place] is not None:
+        if self._keeps_id[place]:
             return event
         id = self._naming.call_id(self._target.call_prefix, *place)
         return msgspec.structs.replace(event, id=id)
+
+
+_ID_FIELDS = frozenset(("id", "call_id", "tool_call_id", "tool_use_id"))
+
+
+def _ids_in(document: Any) -> set[str]:
+    """Return the ids in a request. Long texts cost nothing."""
+    ids, left = set[str](), [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            ids.update(each for name in _ID_FIELDS if isinstance(each := value.get(name), str))
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return ids
 
 
 class _TranslatingReader(EventReader):
@@ -208,17 +218,32 @@ class _TranslatingReader(EventReader):
         return tuple(events)
 
 
-class _StreamWriter:
-    """Writes a translated stream, and the estimated usage if its provider reports none.
+def estimated_usage(target: Dialect, prompt_tokens: int, characters: int) -> dict[str, Any]:
+    """Return the usage of an answer of this length whose provider reports none."""
+    return target.usage(Tokens(prompt_tokens, round(characters / CHARS_PER_TOKEN)))
+
+
+def with_usage(
+    answer: Completion, transcript: Transcript, dialect: Dialect, prompt_tokens: int
+) -> Completion:
+    """Return the whole answer of a transcript, with an estimated usage as ``StreamWriter`` does."""
+    if transcript.tokens(dialect.tokens) is not None:
+        return answer
+    usage = estimated_usage(dialect, prompt_tokens, transcript.characters)
+    return msgspec.structs.replace(answer, usage=usage)
+
+
+class StreamWriter:
+    """Writes a stream of ours, and the estimated usage if its provider reports none, or zeros.
 
     Clients sum up the usage, and a hit has an estimate, too. No event has this estimate, because
-    the books mark estimates.
+    the books mark estimates. ``prompt_tokens`` is the estimated length of the prompt.
     """
 
-    def __init__(self, encoder: EventEncoder, target: Dialect, naming: AnswerNames) -> None:
+    def __init__(self, encoder: EventEncoder, target: Dialect, prompt_tokens: int) -> None:
         self._encoder = encoder
         self._target = target
-        self._naming = naming
+        self._prompt_tokens = prompt_tokens
         self._characters = 0
         self._reported = False
 
@@ -230,10 +255,11 @@ class _StreamWriter:
                     self._characters += len(said)
                 case ToolCallDelta(arguments=said):
                     self._characters += len(said)
-                case UsageReported():
-                    self._reported = True
+                case UsageReported(usage=usage):
+                    tokens = self._target.tokens(usage)
+                    self._reported = bool(tokens.prompt or tokens.completion)
                 case Ended() if not self._reported:
-                    usage = self._naming.estimated_usage(self._target, self._characters)
+                    usage = estimated_usage(self._target, self._prompt_tokens, self._characters)
                     before = [each for each in events if each is not event]
                     return self._encoder.feed((*before, UsageReported(usage=usage), event))
         return self._encoder.feed(events)
@@ -250,7 +276,7 @@ class Reencoder(_TranslatingReader):
         self, source: UpstreamDialect, target: Dialect, naming: AnswerNames, encoder: EventEncoder
     ) -> None:
         super().__init__(source, target, naming)
-        self._encoder = _StreamWriter(encoder, target, naming)
+        self._encoder = StreamWriter(encoder, target, naming.prompt_tokens)
         self._finished: dict[int, bool] = {}
         self._said_end = False
 
@@ -326,7 +352,9 @@ class DocumentTranslator(DocumentCollector):
         self._canonical = _Canonical(source, target, naming)
         self._transcript = Transcript()
         self._answer = _WholeAnswer(target, naming, self._transcript)
-        self._encoder = None if encoder is None else _StreamWriter(encoder, target, naming)
+        self._encoder = (
+            None if encoder is None else StreamWriter(encoder, target, naming.prompt_tokens)
+        )
 
     def feed(self, data: bytes) -> Piece:
         """Keep the bytes. Raises UpstreamProtocolError beyond the bound."""
@@ -371,14 +399,12 @@ class _WholeAnswer:
         completion = self._transcript.completion(self._naming.created)
         if completion is None:
             raise UpstreamProtocolError("the upstream's answer is unfinished or too long to fold")
-        if completion.usage is None:
-            # Clients rely on it (see ``_StreamWriter``).
-            usage = self._naming.estimated_usage(self._target, self._transcript.characters)
-            completion = msgspec.structs.replace(completion, usage=usage)
-        if self._naming.echo is not None:
-            extra = {**self._naming.echo, **completion.extra}
+        naming = self._naming
+        completion = with_usage(completion, self._transcript, self._target, naming.prompt_tokens)
+        if naming.echo is not None:
+            extra = {**naming.echo, **completion.extra}
             completion = msgspec.structs.replace(completion, extra=extra)
-        id = self._transcript.start.id or self._naming.answer_id
+        id = self._transcript.start.id or naming.answer_id
         return self._target.write_body(completion, id, completion.created)
 
     def write_error(self, events: tuple[StreamEvent, ...]) -> bytes:

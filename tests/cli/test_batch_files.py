@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from headstart.middleware.batches.journal import (
     output_row,
     read_requests,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def read(*rows: dict[str, Any], model: str | None = "m") -> list[BatchRequest]:
@@ -105,6 +103,18 @@ def test_the_journal_remembers_what_succeeded(tmp_path: Path) -> None:
     assert [row["custom_id"] for row in rows] == ["line-1", "line-2", "line-3"]
     assert [row["response"]["body"]["text"] for row in rows] == ["a", "new", "a"]
     assert [each.name for each in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only some systems have a full disk")
+def test_an_output_that_fills_the_disk_leaves_no_part_of_it(tmp_path: Path) -> None:
+    requests = read({"prompt": "a"})
+    journal = BatchJournal(tmp_path / "j", requests)
+    journal.add(result(requests[0]))
+    (tmp_path / "out.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        journal.write_output(tmp_path / "out")
+    journal.close()
+    assert [each.name for each in tmp_path.iterdir()] == ["j"]
 
 
 def test_a_cut_last_line_is_dropped(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -31,7 +32,6 @@ from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from openai.types import Batch
 
@@ -234,7 +234,7 @@ def test_limits_are_kept(tmp_path: Path, provider: tuple[Simulator, str]) -> Non
 
 def test_old_files_are_deleted(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path)
-    folder.prepare()
+    folder.prepare(NOW)
     for n in range(2):
         (tmp_path / "d").write_bytes(b"data")
         file = folder.keep(f"owner{n}", tmp_path / "d", "in.jsonl", "batch", NOW)
@@ -251,7 +251,7 @@ def test_old_files_are_deleted(tmp_path: Path) -> None:
 
 def test_a_clock_that_is_ahead_deletes_no_files_of_batches(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path)
-    folder.prepare()
+    folder.prepare(NOW)
     for owner in ("old", "new"):
         (tmp_path / "d").write_bytes(b"data")
         file = folder.keep(owner, tmp_path / "d", "in.jsonl", "batch", NOW)
@@ -294,6 +294,16 @@ def test_the_data_of_a_form_comes_through(data: bytes, tmp_path: Path) -> None:
             written.write(b"")
         assert (tmp_path / "data").read_bytes() == data
         assert (written.filename, written.purpose) == ("a.jsonl", "batch")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only some systems have a full disk")
+def test_an_upload_is_deleted_although_the_disk_is_full(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to("/dev/full")
+    upload = UploadWriter("multipart/form-data; boundary=b", tmp_path / "data")
+    field = b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n'
+    upload.write(field + b"x" * 100)  # it waits in a buffer
+    upload.discard()
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_name_of_a_file_may_be_of_any_language(tmp_path: Path) -> None:

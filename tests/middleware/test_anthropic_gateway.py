@@ -234,6 +234,32 @@ async def test_requests_that_must_reach_the_provider_bypass_the_cache(
             assert reply.verdict == f"headstart; fwd=bypass; detail={reason}"
 
 
+@pytest.mark.parametrize(
+    ("headers", "cache"),
+    [
+        ({"cache-control": "no-store"}, {}),
+        ({}, {"scope": "header:x-tenant"}),
+        ({}, {"never_stored": ["sky"]}),
+    ],
+    ids=["no-store", "no-identity", "never-stored"],
+)
+async def test_the_request_of_a_thread_passes_unchanged_for_whatever_reason_it_is_not_stored(
+    headers: dict[str, str], cache: dict[str, Any]
+) -> None:
+    """Anthropic refuses a system text in a thread that goes on."""
+    thread = {"type": "continue", "previous_message_id": "msg_1"}
+    upstream, output = ScriptedMessages(), {"concise": 2}
+    async with proxied(upstream, provider=ANTHROPIC, output=output, cache=cache) as proxy:
+        reply = await ask(proxy.url, proxy.session, thread=thread, headers=headers)
+        assert reply.verdict == "headstart; fwd=bypass; detail=conversation"
+        reply = await ask(proxy.url, proxy.session, headers=headers)
+        assert "concise:2" in reply.headers["x-headstart-transforms"]
+    assert [call.json.keys() & {"thread", "system"} for call in upstream.calls] == [
+        {"thread"},
+        {"system"},
+    ]
+
+
 async def test_conversations_of_equal_meaning_share_an_answer() -> None:
     def talk(first: str) -> list[dict[str, Any]]:
         said = [("user", first), ("assistant", "Of course."), ("user", "What does it cost?")]

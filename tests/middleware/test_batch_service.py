@@ -18,7 +18,7 @@ from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
 from headstart.middleware.batches import service as service_module
 from headstart.middleware.batches.journal import BatchFolder, KeptBatch
-from headstart.middleware.batches.service import WINDOW_S, BatchService
+from headstart.middleware.batches.service import PIECE, WINDOW_S, BatchService
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.observers import Observers
 from headstart.middleware.prepare import ValueLimit
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
+FORM = (
+    b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
+    b'content-disposition: form-data; name="file"; filename="f"\r\n\r\nDATA\r\n--b--'
+)
 
 
 def line(id: str, text: str) -> dict[str, Any]:
@@ -148,10 +152,21 @@ class Caller:
         query: bytes = b"",
         *headers: tuple[bytes, bytes],
     ) -> Any:
-        sent: list[Message] = []
-
         async def receive() -> Message:
             return {"type": "http.request", "body": body, "more_body": False}
+
+        return await self.exchange(service, method, path, receive, query, *headers)
+
+    async def exchange(
+        self,
+        service: BatchService,
+        method: str,
+        path: str,
+        receive: Receive,
+        query: bytes = b"",
+        *headers: tuple[bytes, bytes],
+    ) -> Any:
+        sent: list[Message] = []
 
         async def send(message: Message) -> None:
             sent.append(message)
@@ -170,12 +185,7 @@ class Caller:
     async def upload(
         self, service: BatchService, data: bytes, *headers: tuple[bytes, bytes]
     ) -> Any:
-        form = (
-            b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
-            b'content-disposition: form-data; name="file"; filename="f"\r\n\r\n'
-            + data
-            + b"\r\n--b--"
-        )
+        form = FORM.replace(b"DATA", data)
         return await self.ask(service, "POST", "/v1/files", form, b"", *headers)
 
     async def begin(self, service: BatchService, count: int) -> str:
@@ -207,7 +217,7 @@ class Caller:
 @pytest.fixture
 def caller(tmp_path: Path) -> Caller:
     found = Caller(tmp_path)
-    found.folder.prepare()
+    found.folder.prepare(found.now)
     return found
 
 
@@ -366,6 +376,39 @@ async def test_a_cancelled_upload_leaves_no_file(caller: Caller, steps: int, can
     await until(lambda: not list(root.glob("*.part")))
     await anyio.sleep(0.02)  # for a thread that would make the file later
     assert not list(root.glob("*.part"))
+    await caller.aclose(service)
+
+
+@pytest.mark.parametrize("age_s", [60, 7200])
+async def test_a_start_deletes_only_uploads_that_nobody_goes_on_with(
+    caller: Caller, age_s: int
+) -> None:
+    """Other workers, and the gateway before a reload, may receive a file at that time."""
+    service, root = caller.service(), caller.folder.root
+    half, started = asyncio.Event(), asyncio.Event()
+    [begin, end] = FORM.split(b"DATA")
+
+    async def receive() -> Message:
+        if not half.is_set():
+            half.set()
+            return {"type": "http.request", "body": begin + b"x" * PIECE, "more_body": True}
+        await started.wait()
+        return {"type": "http.request", "body": end, "more_body": False}
+
+    answers: list[Any] = []
+
+    async def upload() -> None:
+        answers.append(await caller.exchange(service, "POST", "/v1/files", receive))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(upload)
+        await until(lambda: any(each.stat().st_size for each in root.glob("*.part")))
+        [part] = root.glob("*.part")
+        now = part.stat().st_mtime + age_s
+        await anyio.to_thread.run_sync(caller.folder.prepare, now)
+        assert bool(list(root.glob("*.part"))) == (age_s == 60)
+        started.set()
+    assert ("error" in answers[0]) == (age_s != 60)
     await caller.aclose(service)
 
 

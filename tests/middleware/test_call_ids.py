@@ -131,6 +131,22 @@ async def test_each_call_has_an_id_that_is_stored_and_names_it_in_the_next_reque
         assert result["content"] == f"{city}: rain"
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_an_id_is_known_in_each_spelling_of_json(client: str) -> None:
+    dialect, path, field, settings = CLIENTS[client]
+    calls = [ToolCall(id="0", name="weather", arguments=json.dumps({"city": "Rome"}))]
+    body = {"model": "m", field: [ASKED, *turn_of(client, calls)], **settings}
+    data = json.dumps(body).replace('"0"', '"\\u0030"')
+    assert json.loads(data) == body
+    headers = {"authorization": "Bearer k", "x-api-key": "k"}
+    async with (
+        proxied(CallingServer("0")) as proxy,
+        proxy.session.post(proxy.url + path, data=data, headers=headers) as response,
+    ):
+        later = calls_of(dialect, await reply_of(response), stream=False)
+    assert len({call.id for call in (*calls, *later)}) == 3
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_provider_that_keeps_no_threads_gets_the_whole_conversation(stream: bool) -> None:
     """Anthropic's SDK sends only the new messages of a thread until it is told to send all.

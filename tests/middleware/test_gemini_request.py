@@ -201,6 +201,25 @@ def test_calls_without_ids_are_paired_with_their_results_in_order() -> None:
     assert all(part.is_error for part in results)
 
 
+def test_calls_that_share_an_id_are_told_apart_for_other_providers() -> None:
+    cities = ("Rome", "Oslo")
+    calls = [{"functionCall": {"id": "0", "name": "f", "args": {"city": c}}} for c in cities]
+    results = [
+        {"functionResponse": {"id": "0", "name": "f", "response": {"city": c}}} for c in cities
+    ]
+    contents = [
+        *ASK["contents"],
+        {"role": "model", "parts": calls},
+        {"role": "user", "parts": results},
+    ]
+    asked = DIALECT.read_request(parse({"contents": contents}))
+    [_, call, *told] = json.loads(OPENAI_CHAT.write_request(asked, Quirks()).body)["messages"]
+    made = {each["id"]: each["function"]["arguments"] for each in call["tool_calls"]}
+    assert len(made) == 2
+    for each in told:
+        assert json.loads(each["content"]) == json.loads(made[each["tool_call_id"]])
+
+
 def test_geminis_schemas_become_json_schema() -> None:
     schema = {
         "type": "OBJECT",

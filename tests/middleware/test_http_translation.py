@@ -22,6 +22,7 @@ from headstart.settings import UpstreamSettings
 from headstart.types import Call, ErrorReported, UsageReported
 from support.candidates import make_call
 from support.events import decoded, folded, said
+from support.proxied import proxied
 from support.scripted import ScriptedUpstream, chunk
 from support.scripted_messages import ScriptedMessages
 from support.serving import serving
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
     from headstart.settings import DialectName
     from headstart.types import Completion, Headers, Receive, Scope, Send, StreamEvent
+    from support.scripted import Received
 
 pytestmark = pytest.mark.anyio
 
@@ -433,25 +435,61 @@ async def test_a_relayed_call_of_a_further_dialect_has_the_callers_key_in_both_f
     assert keys == [f"Bearer {own_key or 'other'}".encode()]
 
 
-class WithoutUsage(ScriptedUpstream):
-    """Reports no usage, whether a stream is asked for it or not."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def unasked() -> Any:
-            message = await receive()
-            body = message.get("body", b"").replace(b'"include_usage"', b'"unknown"')
-            return {**message, "body": body}
-
-        await super().__call__(scope, unasked, send)
+ZEROS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
-async def test_a_translated_stream_without_usage_ends_with_an_estimate() -> None:
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("reported", [None, ZEROS])
+async def test_a_translated_answer_without_usage_has_an_estimate(
+    reported: dict[str, int] | None, *, stream: bool
+) -> None:
     """Anthropic's clients sum up these numbers. The books find no usage and mark their estimate."""
-    async with upstream_at(WithoutUsage(), dialect=OPENAI.setting) as upstream:
-        answer = await read(upstream, call_of(ANTHROPIC, stream=True))
-    text = "Hello from upstream"
-    completion = folded(decoded(ANTHROPIC, answer.body))
+    server, text = ScriptedUpstream(), "Hello from upstream"
+    usage = {} if reported is None else {"usage": reported}
+    if stream:
+        last = b"data: " + json.dumps({"choices": [], **usage}).encode() + b"\n\ndata: [DONE]\n\n"
+        server.body = chunk({"content": text}) + chunk({}, "stop") + last
+        server.headers = [(b"content-type", b"text/event-stream")]
+    else:
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        server.body = json.dumps({"id": "1", "model": "m", "choices": [choice], **usage}).encode()
+    async with upstream_at(server, dialect=OPENAI.setting) as upstream:
+        answer = await read(upstream, call_of(ANTHROPIC, stream=stream))
+    events = decoded(ANTHROPIC, answer.body) if stream else ANTHROPIC.decode_body(200, answer.body)
+    completion = folded(events)
     assert said(completion.choices[0]) == [("text", text)]
     assert completion.usage is not None
-    assert ANTHROPIC.tokens(completion.usage) == Tokens(12, round(len(text) / 4))
-    assert not any(isinstance(event, UsageReported) for event in answer.events)
+    tokens = ANTHROPIC.tokens(completion.usage)
+    assert (tokens.prompt > 0, tokens.completion) == (True, round(len(text) / 4))
+    booked = [event.usage for event in answer.events if isinstance(event, UsageReported)]
+    assert all(ANTHROPIC.tokens(each) == Tokens() for each in booked)
+
+
+class BreaksOffOnce(ScriptedUpstream):
+    """Its first answer breaks off, and no answer has usage."""
+
+    async def _answer(self, call: Received, send: Send) -> None:
+        self.headers = [(b"content-type", b"text/event-stream")]
+        broken = b'data: {"error": {"message": "overloaded"}}\n\n'
+        end = chunk({"content": "over it."}) + chunk({}, "stop") + b"data: [DONE]\n\n"
+        self.body = chunk({"content": "The fox jumps "}) + (broken if self.calls[1:] == [] else end)
+        await super()._answer(call, send)
+
+
+@pytest.mark.parametrize("client", [ANTHROPIC, OPENAI])
+async def test_a_rescued_stream_has_an_estimate_if_it_was_translated(client: Dialect) -> None:
+    async with proxied(BreaksOffOnce()) as proxy:
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        body |= {"max_tokens": 9} if client is ANTHROPIC else {}
+        url, headers = proxy.url + PATHS[client.name].decode(), {"authorization": "Bearer k"}
+        async with proxy.session.post(url, json=body, headers=headers) as response:
+            answer = await response.read()
+        assert len(proxy.upstream.calls) == 2
+    completion = folded(decoded(client, answer))
+    assert said(completion.choices[0]) == [("text", "The fox jumps over it.")]
+    if client is OPENAI:
+        assert completion.usage is None
+    else:
+        assert completion.usage is not None
+        assert client.tokens(completion.usage).completion == round(22 / 4)

@@ -26,9 +26,10 @@ from support.relaying import relay_to, says
 from support.serving import serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from headstart.middleware.admin_front import EngineParts
+    from headstart.types import ASGIApp
 
 pytestmark = pytest.mark.anyio
 
@@ -53,8 +54,8 @@ PLAIN = [
 class Gate:
     """A gateway before a raw upstream."""
 
-    def __init__(self, url: str, parts: list[EngineParts]) -> None:
-        self.url, self.parts = url, parts
+    def __init__(self, url: str, app: ASGIApp, parts: list[EngineParts]) -> None:
+        self.url, self.app, self.parts = url, app, parts
 
     @property
     def relays(self) -> int:
@@ -68,18 +69,21 @@ class Gate:
 
 
 @contextlib.asynccontextmanager
-async def relaying(upstream: RawUpstream, path: str = "", **server: Any) -> AsyncIterator[Gate]:
+async def relaying(
+    upstream: RawUpstream, path: str = "", routes: Sequence[dict[str, Any]] = (), **server: Any
+) -> AsyncIterator[Gate]:
     async with raw_upstream(upstream) as base:
         dotted = {f"server.{name}": value for name, value in server.items()}
         dotted |= {"cache.store": "memory:", "cache.mode": "exact-only"}
         dotted["upstream"] = [{"name": "raw", "base_url": base + path}]
+        dotted["route"] = list(routes)
         settings = await asyncio.to_thread(load_settings, None, {}, dotted)
         parts: list[EngineParts] = []
         app = build_gateway(
             settings, not_found, observers=Observers([Recorder()]), on_start=parts.append
         )
         async with serving(app, http=BoundedHeadProtocol) as url:
-            yield Gate(url, parts)
+            yield Gate(url, app, parts)
 
 
 def request(
@@ -196,6 +200,37 @@ async def test_a_client_that_leaves_while_it_sends_ends_the_call() -> None:
         writer.close()
         await until(lambda: gate.relays == 0)
         await until(lambda: upstream.open == 0)
+
+
+async def test_a_client_that_leaves_with_its_last_byte_asks_nobody() -> None:
+    """The time limit of the route begins after the body. It must not undo that the call ends."""
+    upstream = RawUpstream(answer=None)
+    body = b'{"model":"m"}'
+    messages = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+    route = {"name": "r", "match": {"model": "m"}, "deadline_s": 0.5}
+    async with relaying(upstream, routes=[route]) as gate:
+
+        async def receive() -> Any:
+            return messages.pop(0)
+
+        async def send(_: Any) -> None:
+            pass
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/x",
+            "raw_path": b"/v1/x",
+            "query_string": b"",
+            "headers": [
+                (b"host", b"localhost"),
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+            ],
+            "client": ("127.0.0.1", 1),
+        }
+        await gate.app(scope, receive, send)
+    assert upstream.requests == []
 
 
 async def test_abandoned_relays_leave_chat_its_places() -> None:

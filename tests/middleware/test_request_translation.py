@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -397,3 +398,27 @@ def test_calls_of_a_history_that_share_an_id_are_told_apart(id: str) -> None:
     assert set(cities.values()) == {"Rome", "Oslo", "Bern"}
     for told in (*results, *result):
         assert told["content"] == cities[told["tool_use_id"]]
+
+
+def test_a_result_belongs_to_the_call_of_its_turn() -> None:
+    """The first call has no result, because the user interrupted it."""
+    turns = to_openai(
+        USER,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "0", "name": "look"}]},
+        user({"type": "text", "text": "Wait."}),
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "0", "name": "now"}]},
+        user({"type": "tool_result", "tool_use_id": "0", "content": "noon"}),
+    )
+    [first, second] = (turn["tool_calls"][0] for turn in turns if "tool_calls" in turn)
+    assert (first["function"]["name"], second["function"]["name"]) == ("look", "now")
+    assert first["id"] != second["id"] == turns[-1]["tool_call_id"]
+
+
+def test_no_call_gets_the_id_of_another_one_in_place_of_its_own() -> None:
+    ids = ["call_2_a", "a", "a", "call_1_a", "a"]
+    results = [{"role": "tool", "tool_call_id": id, "content": "42"} for id in ids]
+    turns = to_anthropic(USER, *chain.from_iterable(zip(map(call, ids), results, strict=True)))
+    calls = [turn["content"][0]["id"] for turn in turns if turn["role"] == "assistant"]
+    assert len(set(calls)) == len(ids)
+    told = [turn["content"][0]["tool_use_id"] for turn in turns[1:] if turn["role"] == "user"]
+    assert told == calls

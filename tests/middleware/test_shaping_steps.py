@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headstart.attempts import Tokens
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import UpstreamUnreachable
 from headstart.middleware.observers import Observers
-from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
+from headstart.middleware.shaping.steps import ShapedCandidate, StepContext, answer_writer
 from headstart.observe import StageFailed
+from headstart.types import Ended, Finished, Started, TextDelta
 from support.candidates import Actor, Targets, read, whole
+from support.events import decoded, folded
 from support.guarded import a_call
 
 if TYPE_CHECKING:
@@ -97,3 +101,18 @@ async def test_an_unexpected_error_of_the_candidate_is_raised_once() -> None:
         async with await shaped.send(a_call()):
             pytest.fail("entered")
     assert (len(actor.calls), watcher.seen) == (1, [])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("transforms", [("translated:openai-chat",), ()])
+async def test_only_a_translated_answer_that_we_write_gets_an_estimated_usage(
+    transforms: tuple[str, ...], *, stream: bool
+) -> None:
+    events = (TextDelta(text="The quick brown fox."), Finished(reason="stop"), Ended())
+    call = a_call(stream=stream, stream_options={"include_usage": True})
+    body = answer_writer(call, transforms, 7.0, Started())(events).data
+    found = decoded(OPENAI_CHAT, body) if stream else OPENAI_CHAT.decode_body(200, body)
+    usage = folded(found).usage
+    assert (usage is not None) == bool(transforms)
+    if usage is not None:
+        assert OPENAI_CHAT.tokens(usage) == Tokens(call.prompt_tokens, 5)

@@ -339,17 +339,21 @@ class BatchJournal:
         """Write rows to ``output`` in the order of the input; return their number.
 
         ``succeeded`` selects the rows of requests that succeeded, or that failed; None: all rows.
-        The file is replaced atomically.
+        The file is replaced atomically. After an OSError no part of it is left.
         """
         count = 0
         part = output.with_name(output.name + ".part")
-        with part.open("wb") as file:
-            for row in self._rows(succeeded):
-                file.write(row + b"\n")
-                count += 1
-            file.flush()
-            os.fsync(file.fileno())
-        replace_file(part, output)
+        try:
+            with part.open("wb") as file:
+                for row in self._rows(succeeded):
+                    file.write(row + b"\n")
+                    count += 1
+                file.flush()
+                os.fsync(file.fileno())
+            replace_file(part, output)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
         return count
 
     def _rows(self, succeeded: bool | None) -> Iterator[bytes]:  # noqa: FBT001
@@ -424,6 +428,8 @@ LONGEST_HEADERS = 2048
 read their parameters grows with the square of their length."""
 MOST_FIELDS = 32
 """Most fields of a form."""
+ABANDONED_S = 3600.0
+"""The time without a write after which an incomplete upload is abandoned."""
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
 
 
@@ -495,11 +501,16 @@ class BatchFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def prepare(self) -> None:
-        """Make the folder, for the user of this process only, and delete incomplete uploads."""
+    def prepare(self, now: float) -> None:
+        """Make the folder, for the user of this process only, and delete abandoned uploads.
+
+        Uploads of other processes, and of the gateway before a reload, may go on meanwhile.
+        """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in self.root.glob("*.part"):
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if part.stat().st_mtime < now - ABANDONED_S:
+                    part.unlink()
 
     def of(self, owner: str) -> Path:
         """Return the folder of a caller."""
@@ -658,7 +669,11 @@ class UploadWriter:
                 self._out.close()
 
     def discard(self) -> None:
-        """Close and delete the file. Further pieces are ignored."""
+        """Close and delete the file. Further pieces are ignored.
+
+        A full disk cannot take the last bytes, but its file is deleted, too.
+        """
         self._discarded = True
-        self.close()
+        with contextlib.suppress(OSError):
+            self.close()
         self._into.unlink(missing_ok=True)

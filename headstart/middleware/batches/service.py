@@ -524,18 +524,19 @@ class BatchService:
         ids: list[str | None] = []
         for name, succeeded in (("output", True), ("error", False)):
             place = self.folder.root / new_id("data-")
-            count = running.journal.write_output(place, succeeded=succeeded)
-            if not succeeded and unanswered:
-                with place.open("ab") as out:
-                    out.write(b"\n".join(map(bytes, unanswered)) + b"\n")
-            if count or (unanswered and not succeeded):
-                place.chmod(0o600)
-                filename = f"{running.batch.id}_{name}.jsonl"
-                kept = self.folder.keep(running.owner, place, filename, OUTPUT, now)
-                ids.append(kept.id)
-            else:
-                place.unlink()
-                ids.append(None)
+            id = None
+            try:
+                count = running.journal.write_output(place, succeeded=succeeded)
+                if not succeeded and unanswered:
+                    with place.open("ab") as out:
+                        out.write(b"\n".join(map(bytes, unanswered)) + b"\n")
+                if count or (unanswered and not succeeded):
+                    place.chmod(0o600)
+                    filename = f"{running.batch.id}_{name}.jsonl"
+                    id = self.folder.keep(running.owner, place, filename, OUTPUT, now).id
+            finally:
+                place.unlink(missing_ok=True)
+            ids.append(id)
         return ids[0], ids[1]
 
     async def _fail(self, owner: str, batch: KeptBatch, message: str, line: int | None) -> None:

@@ -274,7 +274,7 @@ class _LimitedAnswer:
         prefill = asked.step.prefill.get(upstream, "no") if dialect.form.prefills else "no"
         answer = _ContinuedAnswer(shown, [event for piece in held for event in piece.events])
         now, start = asked.context.clock(), self.parts[0].start
-        write = answer_writer(dialect, asked.request, now, start, shown.events)
+        write = answer_writer(asked.call, self.reply.transforms, now, start, shown.events)
         if answer.unshown:
             yield write(answer.unshown)
         for number in range(1, MOST_CONTINUATIONS + 1):

@@ -153,11 +153,10 @@ class _EditCall:
         events = _with_text(transcript.events, answer.text)
         if not transcript.ended:
             events.append(Ended())
-        dialect, now = DIALECTS[self.call.dialect], self.context.clock()
-        written = answer_writer(dialect, self.request, now, transcript.start)(events)
+        write = answer_writer(self.call, reply.transforms, self.context.clock(), transcript.start)
         reply.transforms = (APPLIED, *reply.transforms)
         reply.headers = without_length(reply.headers)
-        reply.rewrite(replayed([written]))
+        reply.rewrite(replayed([write(events)]))
         return True
 
     def _book(self, answer: _ReadAnswer, transcript: Transcript) -> None:

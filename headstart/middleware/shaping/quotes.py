@@ -458,7 +458,7 @@ class QuoteByNumber:
         now, start = context.clock(), reply.transcript.start
 
         def make_writer(shown: Sequence[StreamEvent] = ()) -> WriteEvents:
-            return answer_writer(DIALECTS[call.dialect], request, now, start, shown)
+            return answer_writer(call, reply.transforms, now, start, shown)
 
         expand = _expand_stream if request.stream else _expand_body
         reply.rewrite(expand(reply.pieces, expansion, make_writer))

@@ -368,7 +368,7 @@ class RecoverableCalls:
             return await rest.send(plain)
         self._begun[conversation(plain.caller, plain.request)] = None
         reply.headers = without_length(reply.headers)
-        answer = _RecoveredAnswer(self, prompt, rest, context, plain, reply.upstream, reply.pieces)
+        answer = _RecoveredAnswer(self, prompt, rest, context, plain, reply, reply.pieces)
         answer.parts.append(reply.transcript)
         reply.rewrite(answer.pieces())
         return reply
@@ -399,7 +399,7 @@ class _RecoveredAnswer:
     rest: RestOfSteps
     context: StepContext
     plain: Call
-    upstream: str
+    reply: Reply
     source: AsyncIterator[Piece]
     parts: list[Transcript] = field(default_factory=list)
     """The calls of the model, each with its answer."""
@@ -438,9 +438,8 @@ class _RecoveredAnswer:
                 yield piece
             self._finish(first)
             return
-        write = answer_writer(
-            self.dialect, request, self.context.clock(), first.start, shown.events
-        )
+        now, transforms = self.context.clock(), self.reply.transforms
+        write = answer_writer(self.plain, transforms, now, first.start, shown.events)
         filtered = _VisibleEvents(shown.events)
         if news := filtered.take(event for piece in held for event in piece.events):
             yield write(news)
@@ -473,7 +472,7 @@ class _RecoveredAnswer:
 
     async def _send(self, call: Call) -> Reply:
         """Ask the upstream of the first call, which has read the prompt; if it fails, others."""
-        others = self.rest.names - {self.upstream}
+        others = self.rest.names - {self.reply.upstream}
         if others:
             try:
                 return await self.rest.send(

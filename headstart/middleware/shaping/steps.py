@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from headstart.attempts import RoutingEstimate, ShapingEffect, Tokens, sum_tokens
-from headstart.dialects.registry import DIALECTS, FORMS
+from headstart.dialects.registry import DIALECTS, FORMS, is_translated
 from headstart.errors import HeadstartError, InvalidRequest, UpstreamProtocolError
+from headstart.middleware.translated_reading import StreamWriter, with_usage
 from headstart.observe import Observer, StageFailed
 from headstart.policies.output.answer_limits import cut_by
 from headstart.reply import AnswerWithheld, Reply, Transcript
@@ -250,28 +251,37 @@ async def _call_after(
 
 
 def answer_writer(
-    dialect: Dialect,
-    request: ChatRequest,
+    call: Call,
+    transforms: Sequence[str],
     now: float,
     start: Started,
     shown: Sequence[StreamEvent] = (),
 ) -> WriteEvents:
     """Return a function that writes the rest of an answer: a stream, or a body at the end.
 
-    The client has the events ``shown``. ``start`` names a stream. The function returns the bytes
-    for the next events, of which ``Ended`` is the last. It raises UpstreamProtocolError.
+    The answer has ``transforms``, and the client has the events ``shown``. ``start`` names a
+    stream. The function returns the bytes for the next events, of which ``Ended`` is the last. It
+    raises UpstreamProtocolError.
     """
-    if not request.stream:
-        return partial(_write_body, Transcript(), dialect, now)
+    dialect, request = DIALECTS[call.dialect], call.request
+    prompt_tokens = call.prompt_tokens if is_translated(transforms) else None
+    if request is None or not request.stream:
+        return partial(_write_body, Transcript(), dialect, now, prompt_tokens)
     id, created = start.id or dialect.new_id(), start.created or int(now)
     encoder = dialect.encoder(id, created, include_usage=request.include_usage)
+    if prompt_tokens is not None:
+        encoder = StreamWriter(encoder, dialect, prompt_tokens)
     # The encoder must know where the client's part ends.
     encoder.feed(shown)
     return lambda events: Piece(encoder.feed(events), tuple(events))
 
 
 def _write_body(
-    transcript: Transcript, dialect: Dialect, now: float, events: Sequence[StreamEvent]
+    transcript: Transcript,
+    dialect: Dialect,
+    now: float,
+    prompt_tokens: int | None,
+    events: Sequence[StreamEvent],
 ) -> Piece:
     transcript.feed(events)
     body = b""
@@ -279,6 +289,8 @@ def _write_body(
         completion = transcript.completion(now)
         if completion is None:
             raise UpstreamProtocolError("the answer did not come to an end")
+        if prompt_tokens is not None:
+            completion = with_usage(completion, transcript, dialect, prompt_tokens)
         id = transcript.start.id or dialect.new_id()
         body = dialect.write_body(completion, id, completion.created)
     return Piece(body, tuple(events))

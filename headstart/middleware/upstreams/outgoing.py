@@ -326,7 +326,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             model=self.model,
             choices=1 if request is None else max(1, request.choices),
             echo=None if client.echo is None or request is None else client.echo(request.document),
-            request=self.call.body,
+            asked=None if request is None else request.document,
             namespaced={} if request is None else client.form.namespaced(request.document),
         )
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.attempts import CHARS_PER_TOKEN, AttemptRole, RoutingEstimate, Tokens, sum_tokens
-from headstart.dialects.registry import DIALECTS, FORMS
+from headstart.dialects.registry import DIALECTS, FORMS, is_translated
 from headstart.errors import HeadstartError, UpstreamError, UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.shaping.steps import with_document
 from headstart.middleware.shared_flights import OwnerLost
+from headstart.middleware.translated_reading import StreamWriter
 from headstart.policies.output.continuation import OVERLAP, PrefillSplice, RestartSplice, continuing
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import ExpectedPace
@@ -246,6 +247,8 @@ class RescuedCandidate:
                 start.created or 0,
                 include_usage=request.include_usage,
             )
+            if is_translated((*reply.transforms, *second.transforms)):
+                encoder = StreamWriter(encoder, dialect, call.prompt_tokens)
             # Feeding the events that the client has sets the writer to the place where it
             # continues.
             encoder.feed(events)
