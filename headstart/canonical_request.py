@@ -7,6 +7,7 @@ most providers speak. ``None`` always means that the client set no value.
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -203,6 +204,46 @@ class Quirks(Frozen):
     """The provider accepts ``prompt_cache_key``."""
     refuse: bool = False
     """Refuse a request with a field that cannot be translated, instead of dropping the field."""
+
+
+_PORTABLE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""The names of functions that all providers take."""
+
+
+def portable_name(name: str) -> str:
+    """Return a name for a function that all providers take. Other names get a digest."""
+    if _PORTABLE.fullmatch(name):
+        return name
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{re.sub('[^a-zA-Z0-9_-]', '_', name)[:55]}_{digest}"
+
+
+def with_portable_names(asked: CanonicalRequest) -> CanonicalRequest:
+    """Return a request in which all functions have portable names."""
+    messages = tuple(map(_with_portable_names, asked.messages))
+    tools = tuple(
+        msgspec.structs.replace(tool, name=portable_name(tool.name))
+        if isinstance(tool, Tool) and not _PORTABLE.fullmatch(tool.name)
+        else tool
+        for tool in asked.tools
+    )
+    choice = asked.tool_choice
+    if choice is not None and choice.names:
+        names = tuple(map(portable_name, choice.names))
+        choice = msgspec.structs.replace(choice, names=names)
+    return msgspec.structs.replace(asked, messages=messages, tools=tools, tool_choice=choice)
+
+
+def _with_portable_names(message: Message) -> Message:
+    parts = tuple(
+        msgspec.structs.replace(part, name=portable_name(part.name))
+        if isinstance(part, CallPart | ResultPart)
+        and part.name is not None
+        and not _PORTABLE.fullmatch(part.name)
+        else part
+        for part in message.parts
+    )
+    return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
 
 
 class WrittenRequest(Frozen):

@@ -325,8 +325,8 @@ class _ItemsForm(RequestForm):
             return super().is_hosted(tool)
         return any(map(super().is_hosted, listed_objects(tool, "tools")))
 
-    def namespaced(self, document: dict[str, Any]) -> Mapping[str, tuple[str, str]]:
-        return namespaced(document)
+    def tool_names(self, document: dict[str, Any]) -> Mapping[str, tuple[str, str]]:
+        return {**super().tool_names(document), **namespaced(document)}
 
     def _holds_result(self, message: dict[str, Any]) -> bool:
         return kind_of(message).endswith("_output")

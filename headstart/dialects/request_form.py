@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from headstart.canonical_request import portable_name
 from headstart.types import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.types import CacheMarks, ChatRequest, Choice, Completion
 
@@ -488,9 +489,16 @@ class RequestForm:
         kind = tool.get("type", "function")
         return not (isinstance(kind, str) and kind in _OWN_TOOLS)
 
-    def namespaced(self, document: dict[str, Any]) -> Mapping[str, tuple[str, str]]:  # noqa: ARG002
-        """Return the namespace and the own name of tools, by their names in other dialects."""
-        return {}
+    def tool_names(self, document: dict[str, Any]) -> Mapping[str, tuple[str, str]]:
+        """Return the namespace (or "") and the own name of tools, by their names elsewhere.
+
+        Only tools are there whose names differ.
+        """
+        tools = document.get("tools")
+        names = [
+            name for tool in (tools if isinstance(tools, list) else ()) for name in _names(tool)
+        ]
+        return {short: ("", name) for name in names if (short := portable_name(name)) != name}
 
     def has_tools(self, document: dict[str, Any]) -> bool:
         """Tell whether the model may call tools."""
@@ -560,6 +568,16 @@ class RequestForm:
         if not isinstance(messages, list):
             return []
         return [each if isinstance(each, dict) else _NOTHING for each in messages]
+
+
+def _names(tool: Any) -> Iterator[str]:
+    """Yield the names of a tool; Gemini's may hold several functions."""
+    match tool:
+        case {"functionDeclarations": [*functions]} | {"function_declarations": [*functions]}:
+            for each in functions:
+                yield from _names(each)
+        case {"function": {"name": str(name)}} | {"name": str(name)}:
+            yield name
 
 
 def add_part(split: list[PromptMessage], part: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -22,6 +21,7 @@ from headstart.canonical_request import (
     Tool,
     ToolChoice,
     WrittenRequest,
+    portable_name,
 )
 from headstart.dialects.dialect import as_text, listed_objects
 from headstart.dialects.requests import (
@@ -309,19 +309,11 @@ def _read_thought(item: Fields) -> ReasoningPart:
 # --- tools and parameters --------------------------------------------------------------------
 
 
-_LONGEST_NAME = 64
-"""The most characters in the name of a function at most providers."""
-
-
 def _one_name(namespace: str | None, name: str) -> str:
     """Return one name for a tool and its namespace, which other APIs do not have."""
     if not namespace:
         return name
-    joined = f"{namespace.rstrip('_')}__{name}"
-    if len(joined) <= _LONGEST_NAME:
-        return joined
-    digest = sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{joined[: _LONGEST_NAME - 9]}_{digest}"
+    return portable_name(f"{namespace.rstrip('_')}__{name}")
 
 
 def namespaced(document: dict[str, Any]) -> dict[str, tuple[str, str]]:

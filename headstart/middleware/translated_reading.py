@@ -80,8 +80,8 @@ class AnswerNames:
     """Fields with which the answer repeats its request."""
     asked: dict[str, Any] | None = None
     """The document of the request, which holds the ids of earlier tool calls."""
-    namespaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """The namespace and the own name of tools, by the names that the provider got."""
+    tool_names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """The namespace (or "") and the own name of tools, by the names that the provider got."""
 
     def call_id(self, prefix: str, choice: int, number: int) -> str:
         """Return an id for a tool call that no other call of any answer has."""
@@ -130,7 +130,7 @@ class _Canonical:
             case ToolCallDelta():
                 first = self._called.setdefault(event.choice, event.index)
                 if not naming.functions:
-                    return self._identified(self._in_namespace(event))
+                    return self._identified(self._renamed(event))
                 legacy = msgspec.structs.replace(event, id=None, kind="function_call")
                 return legacy if event.index == first else None
             case Finished(reason="stop" | "tool_calls") if event.choice in self._called:
@@ -140,12 +140,13 @@ class _Canonical:
                 return msgspec.structs.replace(event, reason=reason)
         return event
 
-    def _in_namespace(self, event: ToolCallDelta) -> ToolCallDelta:
-        """Return a piece of a tool call with the tool's namespace, if the request gave it one."""
-        named = self._naming.namespaced.get(event.name or "")
+    def _renamed(self, event: ToolCallDelta) -> ToolCallDelta:
+        """Return a piece of a tool call with the names that the request gave to the tool."""
+        named = self._naming.tool_names.get(event.name or "")
         if named is None:
             return event
-        return msgspec.structs.replace(event, name=named[1], extra={NAMESPACE: named[0]})
+        extra = {NAMESPACE: named[0]} if named[0] else {}
+        return msgspec.structs.replace(event, name=named[1], extra=extra)
 
     def _identified(self, event: ToolCallDelta) -> ToolCallDelta:
         """Return a piece of a tool call with an id of ours if the provider's cannot be used.

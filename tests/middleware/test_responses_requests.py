@@ -543,7 +543,7 @@ def test_a_tool_of_a_namespace_has_one_name_that_providers_take(target: Any) -> 
     found = re.findall(r'"name":"([^"]*)"', written.body.decode())
     assert found[0] == "crm__lookup"
     assert all(len(name) == 64 and name.startswith(long[0]) for name in found[1:])
-    named = FORM.namespaced(request_of(**asked).document)
+    named = FORM.tool_names(request_of(**asked).document)
     own = [("crm", "lookup"), (long[0], long[1]), (long[0], long[2])]
     assert [named[name] for name in found] == own
 

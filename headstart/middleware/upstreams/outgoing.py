@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
-from headstart.canonical_request import Quirks, RefusedValues
+from headstart.canonical_request import Quirks, RefusedValues, with_portable_names
 from headstart.dialects.dialect import Dialect, translate_headers, translate_status
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
@@ -327,7 +327,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             choices=1 if request is None else max(1, request.choices),
             echo=None if client.echo is None or request is None else client.echo(request.document),
             asked=None if request is None else request.document,
-            namespaced={} if request is None else client.form.namespaced(request.document),
+            tool_names={} if request is None else client.form.tool_names(request.document),
         )
 
     def _encoder(self, client: Dialect, request: ChatRequest, naming: AnswerNames) -> EventEncoder:
@@ -655,7 +655,7 @@ class RequestWriter:
     ) -> OutgoingRequest:
         """Return the request in the provider's dialect."""
         upstream = self._upstream
-        asked = client.read_request(request)
+        asked = with_portable_names(client.read_request(request))
         real = upstream.models.get(request.model, request.model)
         streams = asked.stream or call.streamed_upstream
         asked = replace(

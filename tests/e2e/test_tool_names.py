@@ -1,10 +1,11 @@
-"""Tools in a namespace, which only OpenAI's Responses have, at providers of other dialects."""
+"""Tools with names that only their own API takes, at providers of other dialects."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+import anthropic
 import openai
 import pytest
 
@@ -104,3 +105,63 @@ async def test_a_tool_of_a_namespace_is_called_stored_and_named_in_the_next_requ
     ]
     called = server.calls[1].json["messages"][1]["tool_calls"]
     assert [each["function"]["name"] for each in called] == ["lookup", "crm__lookup", "crm__count"]
+
+
+LONG = "mcp__plugin_with_a_long_name__" + "search_" * 6 + "everything"
+"""A name of 82 characters, as Anthropic takes it."""
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_tool_with_a_long_name_is_called_and_named_in_the_next_request(
+    stream: bool,
+) -> None:
+    server = CallingServer()
+    question: Any = {"role": "user", "content": "Find it."}
+    asked: dict[str, Any] = {
+        "model": "m",
+        "max_tokens": 99,
+        "tools": [{"name": name, "input_schema": SCHEMA} for name in ("look", LONG)],
+        "tool_choice": {"type": "tool", "name": LONG},
+    }
+    async with (
+        proxied(server) as proxy,
+        anthropic.AsyncAnthropic(api_key="k", base_url=proxy.url) as client,
+    ):
+        if stream:
+            async with client.messages.stream(messages=[question], **asked) as events:
+                said = await events.get_final_message()
+        else:
+            said = await client.messages.create(messages=[question], **asked)
+        uses = [each for each in said.content if each.type == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": each.id, "content": "4"} for each in uses]
+        history: list[Any] = [
+            question,
+            {"role": "assistant", "content": [each.model_dump() for each in uses]},
+            {"role": "user", "content": results},
+        ]
+        await client.messages.create(messages=history, **asked)
+    assert [each.name for each in uses] == ["look", LONG]
+    first, last = server.calls[0].json, server.calls[1].json
+    look, short = [tool["function"]["name"] for tool in first["tools"]]
+    assert (look, len(short)) == ("look", 64)
+    assert first["tool_choice"]["function"]["name"] == short
+    assert [each["function"]["name"] for each in last["messages"][1]["tool_calls"]] == [look, short]
+
+
+async def test_a_name_of_geminis_api_is_one_that_all_providers_take() -> None:
+    server = CallingServer()
+    tools = [{"functionDeclarations": [{"name": "crm.find:all", "parametersJsonSchema": SCHEMA}]}]
+    asked = {"contents": [{"role": "user", "parts": [{"text": "Find it."}]}], "tools": tools}
+    async with (
+        proxied(server) as proxy,
+        proxy.session.post(
+            f"{proxy.url}/v1beta/models/m:generateContent",
+            json=asked,
+            headers={"x-goog-api-key": "k"},
+        ) as response,
+    ):
+        answer = await response.json()
+    (part,) = answer["candidates"][0]["content"]["parts"]
+    assert part["functionCall"]["name"] == "crm.find:all"
+    name = server.calls[0].json["tools"][0]["function"]["name"]
+    assert name.startswith("crm_find_all_")
