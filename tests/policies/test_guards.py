@@ -189,6 +189,7 @@ VETOED = [
     ("quantifier", "Is it in all shops of the town?", "Is it in some shops of the town?"),
     ("negation", "The tea is not hot and the milk not fresh", "The tea is hot and the milk fresh"),
     ("antonym", "Is a lowpass filter good?", "Is a highpass filter good?"),
+    ("negation", "Which filters are not lowpass?", "Which filters are highpass?"),
     ("antonym", "Is the postorder walk shorter?", "Is the preorder walk shorter?"),
     ("quantifier", "Delete all my photos", "Delete some of my photos"),
     ("quantifier", "Can I get rid of all of my mails?", "Can I get rid of some of my mails?"),

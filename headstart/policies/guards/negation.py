@@ -74,7 +74,7 @@ _OPPOSITES = _rivals(
 
 def opposites_used(a: Parse, b: Parse) -> bool:
     """Veto if the prompts have opposites and no negation cancels them ("not right" is "wrong")."""
-    return a.negated == b.negated and opposites_exchanged(a, b)
+    return a.negated == b.negated and (opposites_exchanged(a, b) or _prefixes_exchanged(a, b))
 
 
 def opposites_exchanged(a: Parse, b: Parse) -> bool:
@@ -91,7 +91,6 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
             for word in only_a
         )
         or any(_prefixed(word, only_a) for word in only_b)
-        or _prefixes_exchanged(only_a, only_b)
         or _particles_exchanged(a, b)
     )
 
@@ -116,8 +115,12 @@ def _prefixed(word: str, others: frozenset[str]) -> bool:
     )
 
 
-def _prefixes_exchanged(only_a: frozenset[str], only_b: frozenset[str]) -> bool:
-    """Tell whether two words have opposite prefixes and the same rest: preorder, postorder."""
+def _prefixes_exchanged(a: Parse, b: Parse) -> bool:
+    """Tell whether two words have opposite prefixes and the same rest: preorder, postorder.
+
+    A negation does not cancel them: "not lowpass" may be "bandpass", too.
+    """
+    only_a, only_b = {*a.stems} - {*b.stems}, {*b.stems} - {*a.stems}
     ends = {word[-_SHORTEST_REST:] for word in only_b}
     return any(
         word.startswith(prefix)
