@@ -490,6 +490,8 @@ KEPT = [
     ("quantifier", "Is it good in all?", "Is it good for some?"),
     ("negation", "Can I never not pay?", "Can I pay?"),
     ("antonym", "Take the undertow", "Take it over, the tow"),
+    ("antonym", "Is prenatal care free?", "Is antenatal care free?"),
+    ("antonym", "Are multinuclear cells rare?", "Are polynuclear cells rare?"),
     ("spelling", "Wo ist das kleine Haus?", "Wo ist das Haus, das klein ist?"),
     ("spelling", "How is it priced?", "What is the price?"),
     ("connective", "What is better, tea or coffee?", "What is better between tea and coffee?"),
@@ -782,17 +784,24 @@ def test_hostile_forms_are_read(text: str) -> None:
     assert parse(text).asks == frozenset()
 
 
+def least_s(run: Callable[[], object]) -> float:
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        run()
+        took.append(time.process_time() - began)
+    return min(took)
+
+
 @pytest.mark.parametrize(
     ("read", "text"), [(negations, "no "), (dates, "3 march ")], ids=["negations", "dates"]
 )
 def test_long_lists_are_read_in_linear_time(read: Callable[..., object], text: str) -> None:
-    def least_s(count: int) -> float:
-        words = split_words(text * count)
-        took = []
-        for _ in range(3):
-            began = time.process_time()
-            read(words)
-            took.append(time.process_time() - began)
-        return min(took)
+    few, many = split_words(text * 500), split_words(text * 4000)
+    assert least_s(lambda: read(many)) < 30 * least_s(lambda: read(few))
 
-    assert least_s(4000) < 30 * least_s(500)
+
+def test_long_prompts_are_compared_in_linear_time() -> None:
+    few, many = parse("red tea " * 1000), parse("red tea " * 8000)
+    compare = GUARDS["negation"]
+    assert least_s(lambda: compare(many, many)) < 30 * least_s(lambda: compare(few, few))
