@@ -183,6 +183,8 @@ _COMPARING = stems_of("between difference differ compare comparison versus vs be
 _BEING = stems_of("am is are was were")
 _STARTING = stems_of("go come try")
 """Words with which "and" adds nothing: "go ahead and book it"."""
+_THANKING = stems_of("thanks thank thx cheers")
+"""Words that end a prompt, also with an "and": "thanks and regards"."""
 _LONGEST_PART = 5
 """The most words of "and Y": "and in the second trial"."""
 _JOIN_REACH = 3
@@ -240,7 +242,8 @@ def _part_added(a: Parse, b: Parse) -> bool:
     for first in range(start, -1, -1):  # "the [first and the] last": "the first [and the last]"
         added = longer[first : first + more]
         joined = _CONNECTIVES.intersection((added[0], added[-1]))
-        idle = added[0] in _STARTING
+        thanks = first == len(shorter) and shorter[-1] in _THANKING
+        idle = thanks or added[0] in _STARTING
         if joined and not idle and not (a.content | b.content).isdisjoint(added):
             return "and" in joined or shorter[0] not in _BEING
         if not first or longer[first - 1] != added[-1]:
@@ -522,7 +525,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
     stems: list[str] = []
     content = set()
     places: dict[str, Word] = {}
-    endings = ""
+    endings: dict[str, str] = {}
     commas = []
     end = 0
     for word in words:
@@ -534,9 +537,10 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
             commas.append(len(stems))
         end = word.end
         stems.append(stemmed)
-        if stemmed not in places:
-            places[stemmed] = word
-            endings += "=" if word.text == stemmed else "e" if word.text == stemmed + "e" else "-"
+        places.setdefault(stemmed, word)
+        ending = "=" if word.text == stemmed else "e" if word.text == stemmed + "e" else "-"
+        if endings.setdefault(stemmed, ending) != ending:
+            endings[stemmed] = "-"
         if word.kind != "word" or is_function_word(word.text):
             continue
         if not (foreign and is_foreign_function_word(word.text)):
@@ -578,7 +582,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         languages=spoken,
         rare=rare,
         plural_names=plural_names,
-        endings=endings if "en" in spoken and not foreign else "",
+        endings="".join(endings.values()) if "en" in spoken and not foreign else "",
     )
 
 
