@@ -529,6 +529,17 @@ def _recased(a: Parse, b: Parse) -> bool:
     return any(each[0] != '"' and stem(each.lower()) in b.stems for each in only_a)
 
 
+_AMERICAN = [pair.split("/") for pair in ["ae/e", "oe/e", "ph/f", "z/s", "k/c", "ium/um"]]
+"""Letters for which others stand in the same word: anaemia, sulphur, skeptic, aluminium."""
+
+
+def _american(word: str) -> str:
+    """Return one spelling for "anaemia" and "anemia", "sulphur" and "sulfur", "-ise" and "-ize"."""
+    for letters, plain in _AMERICAN:
+        word = word.replace(letters, plain)
+    return word
+
+
 _DERIVED = words_of("""
     a able al ali ance anc ant ar at ate ation ator ed ement en ence enc ent er erie es est ful
     ial ian ible ic ical icat ies if ify ing ion ish ism ist iti itie ity iv ive iz ize ment
@@ -539,8 +550,8 @@ _FORMS = [group.split() for group in VOCABULARY["forms"].split("/")]
 """Endings that make forms of one word only beside each other: osteoporosis, osteoporotic."""
 _SUBSTANCES = [group.split() for group in VOCABULARY["substances"].split("/")]
 """Endings that make names of different substances: lactase, lactose; nitric, nitrous."""
-_ELEMENTS = tuple(VOCABULARY["elements"].split())
-_ELEMENT_ENDINGS = {*VOCABULARY["element_endings"].split()}
+_ELEMENTS = tuple(map(_american, VOCABULARY["elements"].split()))
+_ELEMENT_ENDINGS = words_of(VOCABULARY["element_endings"])
 _GREEK = ("asis", "esis", "osis", "ysis")
 """Their plurals end in "-es": metastases."""
 _VOWELS = frozenset("aeiouy")
@@ -567,18 +578,20 @@ def _look_alikes_exchanged(a: Parse, b: Parse) -> bool:
     (one,), (other,) = only_a, only_b
     rare = (one in a.rare) + (other in b.rare)
     shorter, longer = sorted((len(one), len(other)))
+    if not rare or shorter < _LEAST_LETTERS:
+        return False
     start = count_common_start(one, other)
     end = count_common_start(one[start:][::-1], other[start:][::-1])
-    if not rare or shorter < _LEAST_LETTERS or 2 * (start + end) < longer:
-        return False
     ours, theirs = one[start : len(one) - end], other[start : len(other) - end]
     if (a.foreign or b.foreign) and max(len(ours), len(theirs)) <= _LONGEST_INFLECTION:
         return False
-    inside = start > 0 and end > 0
-    if _american(one) == _american(other):
+    american, other_american = _american(one), _american(other)
+    if american == other_american:
         return False
-    return _are_substances(one, other) or not (
-        _of_one_family(one[start:], other[start:], max(one, other, key=len))
+    inside = start > 0 and end > 0
+    return _are_substances(american, other_american) or not (
+        2 * (start + end) < longer
+        or _of_one_family(one[start:], other[start:], max(one, other, key=len))
         or _end_alike(one, other, _FORMS)
         or (not ours and b.stems.count(theirs) < a.stems.count(theirs))  # "user ID", "userid"
         or (not theirs and a.stems.count(ours) < b.stems.count(ours))
@@ -596,7 +609,7 @@ def _final_e_exchanged(a: Parse, b: Parse) -> bool:
     for word, sign in zip(distinct(a.stems), a.endings, strict=False):
         other = signs.get(word, "-")
         exchanged = other != sign and "-" not in other + sign
-        if exchanged and (word not in a.rare | b.rare or _is_substance(word)):
+        if exchanged and (word not in a.rare | b.rare or _elements(_american(word))):
             return True
     return False
 
@@ -612,7 +625,7 @@ def _of_one_family(ending: str, other_ending: str, longer: str) -> bool:
 def _end_alike(one: str, other: str, groups: Sequence[Sequence[str]]) -> bool:
     """Tell whether two words are one root with two endings of a group."""
     return any(
-        root and root + theirs == other and theirs != ours
+        root + theirs == other
         for group in groups
         for ours in group
         if one.endswith(ours)
@@ -624,38 +637,16 @@ def _end_alike(one: str, other: str, groups: Sequence[Sequence[str]]) -> bool:
 
 def _are_substances(one: str, other: str) -> bool:
     """Tell whether two words name different substances: sulfate, sulfite; zirconia, zirconium."""
-    if _end_alike(one, other, _SUBSTANCES):
-        return True
-    return any(
-        one.startswith(root)
-        and other.startswith(root)
-        and {one[len(root) :], other[len(root) :]} <= _ELEMENT_ENDINGS
+    return _end_alike(one, other, _SUBSTANCES) or not _elements(one).isdisjoint(_elements(other))
+
+
+def _elements(word: str) -> set[str]:
+    """Return the roots of elements to which a word adds an ending of substances: silicon."""
+    return {
+        root
         for root in _ELEMENTS
-    )
-
-
-def _is_substance(word: str) -> bool:
-    """Tell whether a stem is the root of an element with an ending of substances: silicon."""
-    return any(
-        word.startswith(root) and word[len(root) :] in _ELEMENT_ENDINGS for root in _ELEMENTS
-    )
-
-
-def _american(word: str) -> str:
-    """Return one spelling for "anaemia" and "anemia", "sulphur" and "sulfur", "-ise" and "-ize".
-
-    Also for "sceptic" and "skeptic", "aluminium" and "aluminum".
-    """
-    for british, plain in (
-        ("ae", "e"),
-        ("oe", "e"),
-        ("ph", "f"),
-        ("z", "s"),
-        ("k", "c"),
-        ("ium", "um"),
-    ):
-        word = word.replace(british, plain)
-    return word
+        if word.startswith(root) and word[len(root) :] in _ELEMENT_ENDINGS
+    }
 
 
 def _is_typo(ours: str, theirs: str, *, inside: bool, both_rare: bool) -> bool:
