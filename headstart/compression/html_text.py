@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from headstart.compression.lossless import minify
-from headstart.types import read_vocabulary, words_of
+from headstart.types import lower_case, read_vocabulary, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +201,7 @@ def _is_frame(visible: _Visible, shown: int) -> bool:
 
 def _is_template(html: str) -> bool:
     """Tell whether a mark of a template stands outside all code that the page shows."""
-    lower = html.lower()
+    lower = lower_case(html)
     marks = islice(_TEMPLATE.finditer(html), _MOST_TEMPLATE_MARKS)
     return any(
         all(
@@ -228,7 +228,7 @@ def _shows_by_colour(html: str) -> bool:
 
 def _visible(html: str) -> _Visible | None:
     """Remove comments, scripts and other hidden elements; None if one is never closed."""
-    lower = html.lower()
+    lower = lower_case(html)
     out: list[str] = []
     data: list[str] = []
     unsent: list[str] = []

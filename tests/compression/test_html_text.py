@@ -284,6 +284,13 @@ def test_many_small_pieces_of_data_make_a_frame(piece: str) -> None:
     assert html_to_text(f"<html><body>{article}{pieces}</body></html>") is not None
 
 
+def test_letters_whose_lower_case_is_longer_move_nothing() -> None:
+    """In Turkish a capital may become two characters."""
+    notice = "<p>" + "İSTANBUL İLİ İÇİN İLAN. " * 20 + "</p><script>show();</script>"
+    page = f"<html><body>{notice}<p>The rent is 4,300 lira.</p><p>It ends in May.</p></body></html>"
+    assert (html_to_text(page) or "").endswith("The rent is 4,300 lira.\nIt ends in May.")
+
+
 def test_many_open_elements_cost_no_more_than_they_are_long() -> None:
     deep = "<html><body>" + "<a href='/x'>" * 20_000 + "words" + "</a>" * 20_000
     assert "words" in (html_to_text(deep) or "")
