@@ -30,7 +30,7 @@ _MOST_SHOWN, _SHOWN_SHARE = 5000, 0.075
 """A page is only the frame of a program if it shows and sends fewer characters than this, and less
 than this share of the data that is not sent."""
 _IN_SCRIPT = re.compile(
-    r"[\[{](?=\s*+(?:[\"'\[{]|[\w$]++\s*+[:,]))"
+    r"[\[{](?=\s*+(?:[\"'\[{]|[-+.\w$]++\s*+[:,]))"
     r"(?:\"(?:[^\"\\]|\\.)*+\"|(?<=[\[{,:\s])'(?:[^'\\]|\\.)*+'|[\[\]{},:\s]++"
     r"|(?:void )?[-+.!$\w]++(?=\s*+[,:\]}]))*+"
     # The text that JSON.parse reads
@@ -38,11 +38,12 @@ _IN_SCRIPT = re.compile(
     re.DOTALL,
 )
 """Matches JSON in a script of any type, as far as it goes. Its values may be names."""
+_WORDS = r"(?=(?:[\w'\u2019]++[,.]?\s++){2}|[^\x00-\x7f]{2})"
 _IN_ATTRIBUTE = re.compile(
-    rf"=\s*+(?:\"\s*+[\[{{][^\"]{{{_MOST_DATA},}}|'\s*+[\[{{][^']{{{_MOST_DATA},}})"
-    r"|\sdata-[\w-]++=\"(?:[^\W\d_]++[,.]?\s++){2}[^\"]*+\""
+    r"=\s*+(?:\"\s*+[\[{][^\"]*+|'\s*+[\[{][^']*+)"
+    rf"|\sdata-[\w-]++=(?:\"{_WORDS}[^\"]*+\"|'{_WORDS}[^']*+')"
 )
-"""Matches long JSON in an attribute, or words in a ``data-`` attribute: a program shows them."""
+"""Matches JSON in an attribute, or words in a ``data-`` attribute: a program shows them."""
 _FORMULA = re.compile(r"<m(?:sup|sub|frac|sqrt|root|over|under|table)", re.IGNORECASE)
 _MATH = re.compile(r"<math\b(?![^<>]*\salttext\s*=)", re.IGNORECASE)
 _TEMPLATE = re.compile(

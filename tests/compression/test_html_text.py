@@ -274,6 +274,13 @@ def test_a_page_whose_text_is_in_the_data_of_a_program_is_left_alone(data: str) 
         r'<script>queue.push([1,"5:[\"$\",{{\"label\":\"Room {n} is free\"}}]"])</script>',
         '<script>rooms.push({{id: {n}, label: "Room {n} is free"}});</script>',
         '<div data-label="The room {n} is free"></div>',
+        "<div data-label='The room {n} is free'></div>",
+        '<div data-label="It\'s room {n} that is free"></div>',
+        '<div data-label="{n} rooms of the house are free"></div>',
+        '<div data-label="部屋{n}は空いています。明日から使えます。"></div>',
+        '<div data-room="{{&quot;label&quot;:&quot;Room {n} is free&quot;}}"></div>',
+        """<div data-room='{{"id":{n},"label":"Room {n} is free"}}'></div>""",
+        "<script>show([-{n}.5, {n}.25, {n}.125, {n}.0625, {n}.03125, {n}.1]);</script>",
     ],
 )
 def test_many_small_pieces_of_data_make_a_frame(piece: str) -> None:
