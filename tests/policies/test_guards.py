@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,14 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
-from headstart.policies.guards.facts import dates
-from headstart.policies.guards.negation import negations
 from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import MOST_VECTORS, split_words, stem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headstart.policies.guards.words import Parse
     from headstart.settings import GuardName
 
@@ -790,26 +785,3 @@ def test_entry_without_the_facts_of_its_form_matches_prose_alone() -> None:
 )
 def test_hostile_forms_are_read(text: str) -> None:
     assert parse(text).asks == frozenset()
-
-
-def least_s(run: Callable[[], object]) -> float:
-    took = []
-    for _ in range(3):
-        began = time.process_time()
-        run()
-        took.append(time.process_time() - began)
-    return min(took)
-
-
-@pytest.mark.parametrize(
-    ("read", "text"), [(negations, "no "), (dates, "3 march ")], ids=["negations", "dates"]
-)
-def test_long_lists_are_read_in_linear_time(read: Callable[..., object], text: str) -> None:
-    few, many = split_words(text * 500), split_words(text * 4000)
-    assert least_s(lambda: read(many)) < 30 * least_s(lambda: read(few))
-
-
-def test_long_prompts_are_compared_in_linear_time() -> None:
-    few, many = parse("red tea " * 1000), parse("red tea " * 8000)
-    compare = GUARDS["negation"]
-    assert least_s(lambda: compare(many, many)) < 30 * least_s(lambda: compare(few, few))
