@@ -230,18 +230,21 @@ def connectives_differ(a: Parse, b: Parse) -> bool:
 def _part_added(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt is the other with a short "and Y" or "or Y" beside an X.
 
-    "Is it full?" asks what "Is it full or empty?" asks, and "go ahead and book it" adds nothing.
+    Or with one more item of a list: "X, Y and Z" and "X and Z". "Is it full?" asks what "Is it full
+    or empty?" asks, and "go ahead and book it" adds nothing.
     """
+    commas = a.commas if len(a.stems) > len(b.stems) else b.commas
     shorter, longer = (a.stems, b.stems) if len(a.stems) < len(b.stems) else (b.stems, a.stems)
     more = len(longer) - len(shorter)
-    if not 0 < more <= _LONGEST_PART:
+    if not shorter or not 0 < more <= _LONGEST_PART:
         return False
     start = count_common_start(shorter, longer)
     if shorter[start:] != longer[start + more :]:
         return False
     for first in range(start, -1, -1):  # "the [first and the] last": "the first [and the last]"
         added = longer[first : first + more]
-        joined = _CONNECTIVES.intersection((added[0], added[-1]))
+        ends = {added[0], added[-1], *(shorter[first : first + 1] if first in commas else ())}
+        joined = _CONNECTIVES & ends
         thanks = first == len(shorter) and shorter[-1] in _THANKING
         idle = thanks or added[0] in _STARTING
         if joined and not idle and not (a.content | b.content).isdisjoint(added):
