@@ -548,6 +548,8 @@ _DERIVED = words_of("""
 """Endings in which stems of one family differ: verify, verification."""
 _FORMS = [group.split() for group in VOCABULARY["forms"].split("/")]
 """Endings that make forms of one word only beside each other: osteoporosis, osteoporotic."""
+_ALSO_NOUNS = ("ic", "iac", "ent", "ant")
+"""Endings of adjectives that name people or drugs if they stand alone: analgesics."""
 _SUBSTANCES = [group.split() for group in VOCABULARY["substances"].split("/")]
 """Endings that make names of different substances: lactase, lactose; nitric, nitrous."""
 _ELEMENTS = tuple(map(_american, VOCABULARY["elements"].split()))
@@ -592,7 +594,10 @@ def _look_alikes_exchanged(a: Parse, b: Parse) -> bool:
     return _are_substances(american, other_american) or not (
         2 * (start + end) < longer
         or _of_one_family(one[start:], other[start:], max(one, other, key=len))
-        or _end_alike(one, other, _FORMS)
+        or (
+            _end_alike(one, other, _FORMS)
+            and not (_stands_alone(one, a) or _stands_alone(other, b))
+        )
         or (not ours and b.stems.count(theirs) < a.stems.count(theirs))  # "user ID", "userid"
         or (not theirs and a.stems.count(ours) < b.stems.count(ours))
         or _is_typo(ours, theirs, inside=inside, both_rare=rare > 1)
@@ -605,21 +610,24 @@ def _final_e_exchanged(a: Parse, b: Parse) -> bool:
     Unless the words name substances, the encoder must know both. Otherwise one of them is likely
     mistyped, or an older spelling.
     """
-    signs = dict(zip(distinct(b.stems), b.endings, strict=False))
-    for word, sign in zip(distinct(a.stems), a.endings, strict=False):
-        other = signs.get(word, "-")
-        exchanged = other != sign and "-" not in other + sign
+    endings = _endings(b)
+    for word, ending in _endings(a).items():
+        other = endings.get(word, "-")
+        exchanged = other != ending and "-" not in other + ending
         if exchanged and (word not in a.rare | b.rare or _elements(_american(word))):
             return True
     return False
 
 
+def _endings(parse: Parse) -> dict[str, str]:
+    return dict(zip(distinct(parse.stems), parse.endings, strict=False))
+
+
 def _of_one_family(ending: str, other_ending: str, longer: str) -> bool:
     """Tell whether these endings of two words make forms of one word."""
     endings = {ending, other_ending}
-    if endings == {"i", "us"} or (endings == {"", "is"} and longer.endswith(_GREEK)):
-        return True
-    return endings <= _DERIVED
+    plural = endings == {"i", "us"} or (endings == {"", "is"} and longer.endswith(_GREEK))
+    return plural or endings <= _DERIVED
 
 
 def _end_alike(one: str, other: str, groups: Sequence[Sequence[str]]) -> bool:
@@ -633,6 +641,13 @@ def _end_alike(one: str, other: str, groups: Sequence[Sequence[str]]) -> bool:
         if len(root) >= _SHORTEST_PART
         for theirs in group
     )
+
+
+def _stands_alone(word: str, parse: Parse) -> bool:
+    """Tell whether an adjective is a noun here: it is a plural, or no content word follows it."""
+    plural = _endings(parse).get(word) == "-"
+    modified = {after for each, after in pairwise(parse.stems) if each == word}
+    return word.endswith(_ALSO_NOUNS) and (plural or parse.content.isdisjoint(modified))
 
 
 def _are_substances(one: str, other: str) -> bool:
