@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _HEADER = "[HTML as text]\n"
-_HIDDEN = re.compile(r"<(?:!--|(script|style|svg|template|title)\b([^<>]*))", re.IGNORECASE)
+_HIDDEN = re.compile(
+    r"<(?:!--|(script|style|svg|template(?!\s[^<>]*\bshadowroot)|title)\b([^<>]*))", re.IGNORECASE
+)
 _DATA = re.compile(r"type\s*=\s*[\"']?application/(ld\+)?json\b", re.IGNORECASE)
 _MOST_DATA = 8000
 """The largest number of characters of a script's JSON that is sent; JSON-LD is always sent."""

@@ -291,6 +291,14 @@ def test_many_small_pieces_of_data_make_a_frame(piece: str) -> None:
     assert html_to_text(f"<html><body>{article}{pieces}</body></html>") is not None
 
 
+def test_a_template_is_hidden_unless_it_is_the_content_of_its_element() -> None:
+    page = (
+        "<html><body><x-a><template{}><p>The rent is 4,300.</p></template></x-a><p>Hi.</p></body>"
+    )
+    assert "4,300" not in (html_to_text(page.format("")) or "")
+    assert "4,300" in (html_to_text(page.format(' shadowrootmode="open"')) or "")
+
+
 def test_letters_whose_lower_case_is_longer_move_nothing() -> None:
     """In Turkish a capital may become two characters."""
     notice = "<p>" + "İSTANBUL İLİ İÇİN İLAN. " * 20 + "</p><script>show();</script>"
