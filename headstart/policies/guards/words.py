@@ -108,7 +108,7 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     endings: str = ""
     """A sign for each distinct stem: "e" if its word is the stem and an "e" ("silicone"), "=" if
     the word is the stem ("silicon"), "-" for others, and for a stem with several endings. Empty if
-    the prompt is not surely English: in other languages a final "e" is mostly an ending."""
+    function words do not show English: in other languages a final "e" is mostly an ending."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
