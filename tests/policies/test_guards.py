@@ -180,6 +180,7 @@ VETOED = [
     ("connective", "Explain the causes and effects of rust", "Explain the causes of rust"),
     ("connective", "The fee of the first and the last card", "The fee of the first card"),
     ("connective", "How do I print or scan a page?", "How do I scan a page?"),
+    ("connective", "Block it. Thanks, and please send a card", "Block it. Thanks"),
     ("connective", "How do I cook rice, peas and meat?", "How do I cook rice and meat?"),
     ("connective", "Shops with a tap, a tub, or a sink", "Shops with a tap or a sink"),
     ("connective", "Which towns have two or more ports?", "Which towns have two ports?"),

@@ -184,7 +184,8 @@ _BEING = stems_of("am is are was were")
 _STARTING = stems_of("go come try")
 """Words with which "and" adds nothing: "go ahead and book it"."""
 _THANKING = stems_of("thanks thank thx cheers")
-"""Words that end a prompt, also with an "and": "thanks and regards"."""
+_PARTING = stems_of("regards wishes day evening weekend bye goodbye")
+"""Words of two endings of a prompt of which the second adds nothing: "thanks and regards"."""
 _LONGEST_PART = 5
 """The most words of "and Y": "and in the second trial"."""
 _JOIN_REACH = 3
@@ -245,8 +246,8 @@ def _part_added(a: Parse, b: Parse) -> bool:
         added = longer[first : first + more]
         ends = {added[0], added[-1], *(shorter[first : first + 1] if first in commas else ())}
         joined = _CONNECTIVES & ends
-        thanks = first == len(shorter) and shorter[-1] in _THANKING
-        idle = thanks or added[0] in _STARTING
+        parts = shorter[-1] in _THANKING and longer[-1] in _PARTING
+        idle = parts or added[0] in _STARTING
         if joined and not idle and not (a.content | b.content).isdisjoint(added):
             return "and" in joined or shorter[0] not in _BEING
         if not first or longer[first - 1] != added[-1]:
