@@ -674,6 +674,11 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def lower_case(text: str) -> str:
+    """Return a text in lower case, with as many characters: those of Turkish may become two."""
+    return text.replace("\u0130", "I").lower()
+
+
 def word_classes(words: Mapping[K, str]) -> dict[str, K]:
     """Return the class of each word: {"was": "past", "did": "past"} for {"past": "was did"}."""
     return {word: name for name, text in words.items() for word in text.split()}

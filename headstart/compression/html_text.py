@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from headstart.compression.lossless import minify
-from headstart.types import read_vocabulary, words_of
+from headstart.types import lower_case, read_vocabulary, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _HEADER = "[HTML as text]\n"
-_HIDDEN = re.compile(r"<(?:!--|(script|style|svg|template|title)\b([^<>]*))", re.IGNORECASE)
+_HIDDEN = re.compile(
+    r"<(?:!--|(script|style|svg|template(?!\s[^<>]*\bshadowroot)|title)\b([^<>]*))", re.IGNORECASE
+)
 _DATA = re.compile(r"type\s*=\s*[\"']?application/(ld\+)?json\b", re.IGNORECASE)
 _MOST_DATA = 8000
 """The largest number of characters of a script's JSON that is sent; JSON-LD is always sent."""
@@ -30,7 +32,7 @@ _MOST_SHOWN, _SHOWN_SHARE = 5000, 0.075
 """A page is only the frame of a program if it shows and sends fewer characters than this, and less
 than this share of the data that is not sent."""
 _IN_SCRIPT = re.compile(
-    r"[\[{](?=\s*+(?:[\"'\[{]|[\w$]++\s*+[:,]))"
+    r"[\[{](?=\s*+(?:[\"'\[{]|[-+.\w$]++\s*+[:,]))"
     r"(?:\"(?:[^\"\\]|\\.)*+\"|(?<=[\[{,:\s])'(?:[^'\\]|\\.)*+'|[\[\]{},:\s]++"
     r"|(?:void )?[-+.!$\w]++(?=\s*+[,:\]}]))*+"
     # The text that JSON.parse reads
@@ -38,11 +40,12 @@ _IN_SCRIPT = re.compile(
     re.DOTALL,
 )
 """Matches JSON in a script of any type, as far as it goes. Its values may be names."""
+_WORDS = r"(?=(?:[\w'\u2019]++[,.]?\s++){2}|[^\x00-\x7f]{2})"
 _IN_ATTRIBUTE = re.compile(
-    rf"=\s*+(?:\"\s*+[\[{{][^\"]{{{_MOST_DATA},}}|'\s*+[\[{{][^']{{{_MOST_DATA},}})"
-    r"|\sdata-[\w-]++=\"(?:[^\W\d_]++[,.]?\s++){2}[^\"]*+\""
+    r"=\s*+(?:\"\s*+[\[{][^\"]*+|'\s*+[\[{][^']*+)"
+    rf"|\sdata-[\w-]++=(?:\"{_WORDS}[^\"]*+\"|'{_WORDS}[^']*+')"
 )
-"""Matches long JSON in an attribute, or words in a ``data-`` attribute: a program shows them."""
+"""Matches JSON in an attribute, or words in a ``data-`` attribute: a program shows them."""
 _FORMULA = re.compile(r"<m(?:sup|sub|frac|sqrt|root|over|under|table)", re.IGNORECASE)
 _MATH = re.compile(r"<math\b(?![^<>]*\salttext\s*=)", re.IGNORECASE)
 _TEMPLATE = re.compile(
@@ -201,7 +204,7 @@ def _is_frame(visible: _Visible, shown: int) -> bool:
 
 def _is_template(html: str) -> bool:
     """Tell whether a mark of a template stands outside all code that the page shows."""
-    lower = html.lower()
+    lower = lower_case(html)
     marks = islice(_TEMPLATE.finditer(html), _MOST_TEMPLATE_MARKS)
     return any(
         all(
@@ -228,7 +231,7 @@ def _shows_by_colour(html: str) -> bool:
 
 def _visible(html: str) -> _Visible | None:
     """Remove comments, scripts and other hidden elements; None if one is never closed."""
-    lower = html.lower()
+    lower = lower_case(html)
     out: list[str] = []
     data: list[str] = []
     unsent: list[str] = []

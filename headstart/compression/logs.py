@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression.passages import like_these, omission_mark
 from headstart.compression.selection import STOPWORDS, occurrences
-from headstart.types import read_vocabulary
+from headstart.types import lower_case, read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -600,7 +600,7 @@ def _named(text: str, lines: Sequence[str], query: str) -> Iterator[int]:
     If only few lines have a word, the lines around them stay, too: the question may be about what
     was before.
     """
-    lower = text.lower()
+    lower = lower_case(text)
     starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
     ids, words = _asked(query)
     for word in sorted(ids | words):
@@ -622,7 +622,7 @@ def _asked(query: str) -> tuple[set[str], set[str]]:
     ids: set[str] = set()
     words: set[str] = set()
     before = ""
-    for found in _WORD.findall(query.lower()):
+    for found in _WORD.findall(lower_case(query)):
         word = found.strip(".:/-")
         if word.isdigit() and len(word) < _RARE:
             ids.update(f"{before}{sign}{word}" for sign in " =-:/#" if before)
@@ -637,7 +637,7 @@ def _asked(query: str) -> tuple[set[str], set[str]]:
 def loses_asked(text: str, short: str, query: str) -> bool:
     """Tell whether an id of the question is in a text and not in its shortened form."""
     ids, _ = _asked(query)
-    before, after = text.lower(), short.lower()
+    before, after = lower_case(text), lower_case(short)
     return any(id in before and id not in after for id in ids)
 
 

@@ -24,7 +24,7 @@ from headstart.compression.lossless import Layout, Padding, expand, pad
 from headstart.compression.passages import omission_mark
 from headstart.compression.selection import parse_query, rank
 from headstart.compression.tokens import TokenCount, count_tokens
-from headstart.types import Frozen
+from headstart.types import Frozen, lower_case
 
 # --- texts that the model gets back ---------------------------------------------------------------
 
@@ -142,7 +142,7 @@ def _fitting(text: str, spans: Sequence[tuple[int, int]], query: str) -> set[int
 
 
 def _scores(text: str, spans: Sequence[tuple[int, int]], query: str) -> Any:
-    parsed, lowered, exact = parse_query(query), text.lower(), query.strip().lower()
+    parsed, lowered, exact = parse_query(query), lower_case(text), lower_case(query.strip())
     scores = np.zeros(len(spans))
     if parsed.terms and spans:
         scores += rank(text, spans, [0] * len(spans), [""], parsed).scores

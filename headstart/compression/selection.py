@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from headstart.compression.passages import has_mark, omission_mark, sentences
-from headstart.types import Frozen, read_vocabulary, words_of
+from headstart.types import Frozen, lower_case, read_vocabulary, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,7 +95,7 @@ def parse_query(text: str) -> Query:
     numbers: dict[str, int] = {}
     pairs: dict[tuple[int, int], None] = {}
     previous = None
-    for word in _QUERY_WORD.findall(text.lower()):
+    for word in _QUERY_WORD.findall(lower_case(text)):
         if word in STOPWORDS:
             continue
         number = numbers.setdefault(stem(word), len(numbers))
@@ -186,7 +186,7 @@ def _count(text: str, spans: Sequence[tuple[int, int]], query: Query) -> Array:
     starts: list[int] = []
     columns: list[int] = []
     previous, previous_end = -1, -_MAX_GAP
-    for found in query.pattern().finditer(text.lower()):
+    for found in query.pattern().finditer(lower_case(text)):
         number = numbers[found[1]]
         start = found.start()
         if start - previous_end <= _MAX_GAP and (previous, number) in pairs:

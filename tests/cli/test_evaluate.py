@@ -135,5 +135,6 @@ def test_gate_fails_only_beyond_chance(tmp_path: Path) -> None:
 def test_a_state_of_another_version_is_refused(pairs: str, tmp_path: Path) -> None:
     state = tmp_path / "state.bin"
     state.write_bytes(b"not a snapshot")
-    with pytest.raises(HeadstartError):
-        run(pairs, "--state", str(state))
+    refused = CliRunner().invoke(evaluate, [pairs, "--state", str(state)])
+    assert isinstance(refused.exception, HeadstartError)
+    assert not refused.stderr  # nothing was encoded before

@@ -274,6 +274,13 @@ def test_a_page_whose_text_is_in_the_data_of_a_program_is_left_alone(data: str) 
         r'<script>queue.push([1,"5:[\"$\",{{\"label\":\"Room {n} is free\"}}]"])</script>',
         '<script>rooms.push({{id: {n}, label: "Room {n} is free"}});</script>',
         '<div data-label="The room {n} is free"></div>',
+        "<div data-label='The room {n} is free'></div>",
+        '<div data-label="It\'s room {n} that is free"></div>',
+        '<div data-label="{n} rooms of the house are free"></div>',
+        '<div data-label="部屋{n}は空いています。明日から使えます。"></div>',
+        '<div data-room="{{&quot;label&quot;:&quot;Room {n} is free&quot;}}"></div>',
+        """<div data-room='{{"id":{n},"label":"Room {n} is free"}}'></div>""",
+        "<script>show([-{n}.5, {n}.25, {n}.125, {n}.0625, {n}.03125, {n}.1]);</script>",
     ],
 )
 def test_many_small_pieces_of_data_make_a_frame(piece: str) -> None:
@@ -282,6 +289,21 @@ def test_many_small_pieces_of_data_make_a_frame(piece: str) -> None:
     assert html_to_text(f"<html><body><p>Loading the rooms.</p>{pieces}</body></html>") is None
     article = "<p>" + "The house has many rooms. " * 40 + "</p>"
     assert html_to_text(f"<html><body>{article}{pieces}</body></html>") is not None
+
+
+def test_a_template_is_hidden_unless_it_is_the_content_of_its_element() -> None:
+    page = (
+        "<html><body><x-a><template{}><p>The rent is 4,300.</p></template></x-a><p>Hi.</p></body>"
+    )
+    assert "4,300" not in (html_to_text(page.format("")) or "")
+    assert "4,300" in (html_to_text(page.format(' shadowrootmode="open"')) or "")
+
+
+def test_letters_whose_lower_case_is_longer_move_nothing() -> None:
+    """In Turkish a capital may become two characters."""
+    notice = "<p>" + "İSTANBUL İLİ İÇİN İLAN. " * 20 + "</p><script>show();</script>"
+    page = f"<html><body>{notice}<p>The rent is 4,300 lira.</p><p>It ends in May.</p></body></html>"
+    assert (html_to_text(page) or "").endswith("The rent is 4,300 lira.\nIt ends in May.")
 
 
 def test_many_open_elements_cost_no_more_than_they_are_long() -> None:

@@ -56,6 +56,15 @@ def test_the_lines_around_a_line_that_the_question_names_are_kept() -> None:
     assert len(collapsed) < 30
 
 
+def test_letters_whose_lower_case_is_longer_move_no_line() -> None:
+    """In Turkish a capital may become two characters."""
+    lines = [
+        f"10:{n // 60:02}:{n % 60:02} INFO İİİİİİ order {7 * n + 1000} taken" for n in range(300)
+    ]
+    collapsed = collapse_log("\n".join(lines), "What came directly after order 2050?").split("\n")
+    assert set(lines[147:153]) <= set(collapsed)
+
+
 def test_a_single_line_is_not_worth_a_mark() -> None:
     lines = [BEAT[0], "2026-03-01 10:00:01 DEBUG a", BEAT[1], "2026-03-01 10:00:01 DEBUG b"]
     assert collapse_log("\n".join(lines), "") == "\n".join(lines)

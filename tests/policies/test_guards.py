@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,14 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
-from headstart.policies.guards.facts import dates
-from headstart.policies.guards.negation import negations
 from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import MOST_VECTORS, split_words, stem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headstart.policies.guards.words import Parse
     from headstart.settings import GuardName
 
@@ -185,10 +180,17 @@ VETOED = [
     ("connective", "Explain the causes and effects of rust", "Explain the causes of rust"),
     ("connective", "The fee of the first and the last card", "The fee of the first card"),
     ("connective", "How do I print or scan a page?", "How do I scan a page?"),
+    ("connective", "Block it. Thanks, and please send a card", "Block it. Thanks"),
+    ("connective", "How do I cook rice, peas and meat?", "How do I cook rice and meat?"),
+    ("connective", "Shops with a tap, a tub, or a sink", "Shops with a tap or a sink"),
     ("connective", "Which towns have two or more ports?", "Which towns have two ports?"),
     ("quantifier", "Is it in all shops of the town?", "Is it in some shops of the town?"),
+    ("quantifier", "Is it in all of the shops?", "Is it in some of the shops?"),
+    ("quantifier", "Is it used in all my rooms?", "Is it used in some of my rooms?"),
+    ("quantifier", "Can I buy it at all shops?", "Can I buy it at some shops?"),
     ("negation", "The tea is not hot and the milk not fresh", "The tea is hot and the milk fresh"),
     ("antonym", "Is a lowpass filter good?", "Is a highpass filter good?"),
+    ("negation", "Which filters are not lowpass?", "Which filters are highpass?"),
     ("antonym", "Is the postorder walk shorter?", "Is the preorder walk shorter?"),
     ("quantifier", "Delete all my photos", "Delete some of my photos"),
     ("quantifier", "Can I get rid of all of my mails?", "Can I get rid of some of my mails?"),
@@ -487,8 +489,17 @@ KEPT = [
     ("spelling", "Har jeg overset timer?", "Har jeg overset timere?"),
     ("connective", "I came home late at night and my key is gone", "My key is gone"),
     ("quantifier", "Is it good in all?", "Is it good for some?"),
+    ("quantifier", "How many in all are good?", "How many are good for some?"),
+    ("quantifier", "Why does it work at all with tea?", "Why does it work with some tea?"),
+    ("connective", "Where is my PIN? Thanks and regards", "Where is my PIN? Thanks"),
+    ("connective", "or tea or milk", "?!"),
+    ("connective", "Where, please, and when is it?", "Where and when is it?"),
+    ("spelling", "Who takes care of my car?", "My car: who takes care of it?"),
+    ("spelling", "I do not see the note", "The note I do not see"),
     ("negation", "Can I never not pay?", "Can I pay?"),
     ("antonym", "Take the undertow", "Take it over, the tow"),
+    ("antonym", "Is prenatal care free?", "Is antenatal care free?"),
+    ("antonym", "Are multinuclear cells rare?", "Are polynuclear cells rare?"),
     ("spelling", "Wo ist das kleine Haus?", "Wo ist das Haus, das klein ist?"),
     ("spelling", "How is it priced?", "What is the price?"),
     ("connective", "What is better, tea or coffee?", "What is better between tea and coffee?"),
@@ -779,19 +790,3 @@ def test_entry_without_the_facts_of_its_form_matches_prose_alone() -> None:
 )
 def test_hostile_forms_are_read(text: str) -> None:
     assert parse(text).asks == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("read", "text"), [(negations, "no "), (dates, "3 march ")], ids=["negations", "dates"]
-)
-def test_long_lists_are_read_in_linear_time(read: Callable[..., object], text: str) -> None:
-    def least_s(count: int) -> float:
-        words = split_words(text * count)
-        took = []
-        for _ in range(3):
-            began = time.process_time()
-            read(words)
-            took.append(time.process_time() - began)
-        return min(took)
-
-    assert least_s(4000) < 30 * least_s(500)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import pytest
 
-from headstart.policies.guards.words import languages, split_words, stem
+from headstart.policies.guards.facts import dates
+from headstart.policies.guards.negation import negations, negations_differ
+from headstart.policies.guards.words import Parse, languages, split_words, stem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -81,3 +89,30 @@ def test_function_words_show_another_language(text: str) -> None:
 )
 def test_english_is_no_other_language(text: str) -> None:
     assert not languages(split_words(text))[1]
+
+
+def least_s(run: Callable[[], object]) -> float:
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        run()
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"), [(negations, "no "), (dates, "3 march ")], ids=["negations", "dates"]
+)
+def test_long_lists_are_read_in_linear_time(read: Callable[..., object], text: str) -> None:
+    few, many = split_words(text * 500), split_words(text * 4000)
+    assert least_s(lambda: read(many)) < 30 * least_s(lambda: read(few))
+
+
+def test_long_prompts_are_compared_in_linear_time() -> None:
+    few, many = (
+        Parse(stems=("red", "tea") * count, content=frozenset(), vectors=b"")
+        for count in (1000, 8000)
+    )
+    assert least_s(lambda: negations_differ(many, many)) < 30 * least_s(
+        lambda: negations_differ(few, few)
+    )

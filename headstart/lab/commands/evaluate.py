@@ -106,10 +106,9 @@ def evaluate(options: EvaluateOptions) -> None:
     make = policy_maker(options.policy, setup)
     report: PairReport | StreamReport
     if isinstance(labelled, Pairs):
-        texts = (text for pair in labelled.rows for text in (pair.a, pair.b))
-        prepare = playing.encode_all(texts)
-        rows = playing.show_progress(labelled.rows, "Judging")
-        report = judge_pairs(rows, prepare, make().policy)
+        policy = make().policy  # before the long work, because it reads the state
+        prepare = playing.encode_all(key for pair in labelled.rows for key in (pair.a, pair.b))
+        report = judge_pairs(playing.show_progress(labelled.rows, "Judging"), prepare, policy)
     else:
         seeds: list[int | None] = [options.seed]
         if options.orderings > 1:

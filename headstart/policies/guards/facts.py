@@ -291,7 +291,9 @@ _FOREIGN_CLASS = word_classes(
 )
 _BEFORE_ANY = words_of("am is are was were there do does did have has")
 _TIMES = words_of("time day night week month year hour minute morning evening single")
-_BEFORE_ALL = words_of("at after above not")
+_BEFORE_ALL = words_of("at after above in")
+_DETERMINERS = words_of("of the this that these those my your his her its our their")
+"""Words after an "all" that means each thing: "in all the shops", but "ten in all"."""
 _BEFORE_OF_ALL = words_of("out first best most least last worst")
 _AFTER_ONLY = words_of("if been way ways reason")
 _AFTER_ALL = words_of("right set about time")
@@ -334,11 +336,8 @@ def quantifiers_differ(a: Parse, b: Parse) -> bool:
 
 def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
     if text == "all":
-        return (
-            before in _BEFORE_ALL
-            or after in _AFTER_ALL
-            or (before == "in" and (not after or is_function_word(after)))
-        )
+        ends = not after or (is_function_word(after) and after not in _DETERMINERS)
+        return before == "not" or after in _AFTER_ALL or (before in _BEFORE_ALL and ends)
     if text == "some":
         return after in _AFTER_SOME
     if text in {"every", "each"}:

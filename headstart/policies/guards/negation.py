@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _PARTICLES = words_of("an ein aus ab auf zu aan uit på av")
 """Words of ``foreign_opposite_groups`` that are prepositions if a noun follows."""
 _PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
-_RIVAL_PREFIXES = [row.split() for row in rows_of(VOCABULARY["opposite_prefixes"])]
 _SHORTEST_STEM = 4
 """The fewest characters of a word after a negative prefix. Shorter words mostly have no prefix:
 "under" is not un + der."""
@@ -51,11 +50,10 @@ _SHORTEST_REST = 3
 """The fewest characters after two opposite prefixes: "lowpass", "highpass"."""
 
 
-def _rivals(rows: Iterable[str]) -> dict[str, frozenset[str]]:
+def _rivals(rows: Iterable[Sequence[frozenset[str]]]) -> dict[str, frozenset[str]]:
     """Return for each word the words in the other groups of its rows."""
     rivals: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        groups = stem_groups(row)
+    for groups in rows:
         for group in groups:
             for word in group:
                 rivals[word] |= frozenset[str]().union(*groups) - group
@@ -63,18 +61,23 @@ def _rivals(rows: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 _OPPOSITES = _rivals(
-    [
+    stem_groups(row)
+    for row in (
         *VOCABULARY["opposite_pairs"].split(),
         *VOCABULARY["foreign_opposite_pairs"].split(),
         *rows_of(VOCABULARY["opposite_groups"]),
         *rows_of(VOCABULARY["foreign_opposite_groups"]),
-    ]
+    )
+)
+_RIVAL_PREFIXES = _rivals(
+    [words_of(group) for group in row.split("/")]
+    for row in rows_of(VOCABULARY["opposite_prefixes"])
 )
 
 
 def opposites_used(a: Parse, b: Parse) -> bool:
     """Veto if the prompts have opposites and no negation cancels them ("not right" is "wrong")."""
-    return a.negated == b.negated and opposites_exchanged(a, b)
+    return a.negated == b.negated and (opposites_exchanged(a, b) or _prefixes_exchanged(a, b))
 
 
 def opposites_exchanged(a: Parse, b: Parse) -> bool:
@@ -91,7 +94,6 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
             for word in only_a
         )
         or any(_prefixed(word, only_a) for word in only_b)
-        or _prefixes_exchanged(only_a, only_b)
         or _particles_exchanged(a, b)
     )
 
@@ -116,17 +118,20 @@ def _prefixed(word: str, others: frozenset[str]) -> bool:
     )
 
 
-def _prefixes_exchanged(only_a: frozenset[str], only_b: frozenset[str]) -> bool:
-    """Tell whether two words have opposite prefixes and the same rest: preorder, postorder."""
+def _prefixes_exchanged(a: Parse, b: Parse) -> bool:
+    """Tell whether two words have opposite prefixes and the same rest: preorder, postorder.
+
+    A negation does not cancel them: "not lowpass" may be "bandpass", too.
+    """
+    only_a, only_b = {*a.stems} - {*b.stems}, {*b.stems} - {*a.stems}
     ends = {word[-_SHORTEST_REST:] for word in only_b}
     return any(
         word.startswith(prefix)
         and len(word) >= len(prefix) + _SHORTEST_REST
-        and any(rival + word[len(prefix) :] in only_b for rival in row if rival != prefix)
+        and any(rival + word[len(prefix) :] in only_b for rival in rivals)
         for word in only_a
         if word[-_SHORTEST_REST:] in ends
-        for row in _RIVAL_PREFIXES
-        for prefix in row
+        for prefix, rivals in _RIVAL_PREFIXES.items()
     )
 
 
@@ -313,11 +318,13 @@ def _replacement(parse: Parse) -> tuple[frozenset[str], frozenset[str]]:
 
     Examples: "X instead of Y", "replace Y with X", "substitute X for Y".
     """
-    for place, word in enumerate(parse.stems):
-        before, after = parse.stems[:place], parse.stems[place + 1 :]
-        if (word, *after[:1]) in _IN_PLACE_OF:
-            return parse.content.intersection(before), parse.content.intersection(after)
+    words = parse.stems
+    for place, word in enumerate(words):
+        if words[place : place + 2] in _IN_PLACE_OF:
+            named_first, named_last = words[:place], words[place + 2 :]
+            return parse.content.intersection(named_first), parse.content.intersection(named_last)
         if word in _REPLACING:
+            after = words[place + 1 :]
             named_first = tuple(takewhile(lambda each: each not in _REPLACED_WITH, after))
             named_last = after[len(named_first) :]
             takes_first = word in _SUBSTITUTING and named_last[:1] == ("for",)
@@ -435,7 +442,7 @@ _GROUPS = stems_of("company employer firm organisation organization business tea
 
 
 _PERSON = stem_classes(by_first_word(VOCABULARY["people"]))
-_RIVAL_KINDS = _rivals(rows_of(VOCABULARY["kinds"]))
+_RIVAL_KINDS = _rivals(map(stem_groups, rows_of(VOCABULARY["kinds"])))
 
 
 def scopes_differ(a: Parse, b: Parse) -> bool:

@@ -183,6 +183,9 @@ _COMPARING = stems_of("between difference differ compare comparison versus vs be
 _BEING = stems_of("am is are was were")
 _STARTING = stems_of("go come try")
 """Words with which "and" adds nothing: "go ahead and book it"."""
+_THANKING = stems_of("thanks thank thx cheers")
+_PARTING = stems_of("regards wishes day evening weekend bye goodbye")
+"""Words of two endings of a prompt of which the second adds nothing: "thanks and regards"."""
 _LONGEST_PART = 5
 """The most words of "and Y": "and in the second trial"."""
 _JOIN_REACH = 3
@@ -228,19 +231,23 @@ def connectives_differ(a: Parse, b: Parse) -> bool:
 def _part_added(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt is the other with a short "and Y" or "or Y" beside an X.
 
-    "Is it full?" asks what "Is it full or empty?" asks, and "go ahead and book it" adds nothing.
+    Or with one more item of a list: "X, Y and Z" and "X and Z". "Is it full?" asks what "Is it full
+    or empty?" asks, and "go ahead and book it" adds nothing.
     """
+    commas = a.commas if len(a.stems) > len(b.stems) else b.commas
     shorter, longer = (a.stems, b.stems) if len(a.stems) < len(b.stems) else (b.stems, a.stems)
     more = len(longer) - len(shorter)
-    if not 0 < more <= _LONGEST_PART:
+    if not shorter or not 0 < more <= _LONGEST_PART:
         return False
     start = count_common_start(shorter, longer)
     if shorter[start:] != longer[start + more :]:
         return False
     for first in range(start, -1, -1):  # "the [first and the] last": "the first [and the last]"
         added = longer[first : first + more]
-        joined = _CONNECTIVES.intersection((added[0], added[-1]))
-        idle = added[0] in _STARTING
+        ends = {added[0], added[-1], *(shorter[first : first + 1] if first in commas else ())}
+        joined = _CONNECTIVES & ends
+        parts = shorter[-1] in _THANKING and longer[-1] in _PARTING
+        idle = parts or added[0] in _STARTING
         if joined and not idle and not (a.content | b.content).isdisjoint(added):
             return "and" in joined or shorter[0] not in _BEING
         if not first or longer[first - 1] != added[-1]:
@@ -522,7 +529,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
     stems: list[str] = []
     content = set()
     places: dict[str, Word] = {}
-    endings = ""
+    endings: dict[str, str] = {}
     commas = []
     end = 0
     for word in words:
@@ -534,9 +541,10 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
             commas.append(len(stems))
         end = word.end
         stems.append(stemmed)
-        if stemmed not in places:
-            places[stemmed] = word
-            endings += "=" if word.text == stemmed else "e" if word.text == stemmed + "e" else "-"
+        places.setdefault(stemmed, word)
+        ending = "=" if word.text == stemmed else "e" if word.text == stemmed + "e" else "-"
+        if endings.setdefault(stemmed, ending) != ending:
+            endings[stemmed] = "-"
         if word.kind != "word" or is_function_word(word.text):
             continue
         if not (foreign and is_foreign_function_word(word.text)):
@@ -578,7 +586,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         languages=spoken,
         rare=rare,
         plural_names=plural_names,
-        endings=endings if "en" in spoken and not foreign else "",
+        endings="".join(endings.values()) if "en" in spoken and not foreign else "",
     )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # --- the parse of a prompt ------------------------------------------------------------------------
 
-PARSE_VERSION = 8
+PARSE_VERSION = 9
 """The version of parses and guards. Raise it if a stored parse changes its meaning, or if a guard
 changes its verdicts. Then prompts of other versions are not compared any more, and older labels are
 dropped. A new guard needs no new version, because it only removes candidates; nor does a new field
@@ -107,8 +107,8 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     "'s": "Wendy's"."""
     endings: str = ""
     """A sign for each distinct stem: "e" if its word is the stem and an "e" ("silicone"), "=" if
-    the word is the stem ("silicon"), "-" for others. Empty if the prompt is not surely English: in
-    other languages a final "e" is mostly an ending."""
+    the word is the stem ("silicon"), "-" for others, and for a stem with several endings. Empty if
+    function words do not show English: in other languages a final "e" is mostly an ending."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -529,6 +529,17 @@ def _recased(a: Parse, b: Parse) -> bool:
     return any(each[0] != '"' and stem(each.lower()) in b.stems for each in only_a)
 
 
+_AMERICAN = [pair.split("/") for pair in ["ae/e", "oe/e", "ph/f", "z/s", "k/c", "ium/um"]]
+"""Letters for which others stand in the same word: anaemia, sulphur, skeptic, aluminium."""
+
+
+def _american(word: str) -> str:
+    """Return one spelling for "anaemia" and "anemia", "sulphur" and "sulfur", "-ise" and "-ize"."""
+    for letters, plain in _AMERICAN:
+        word = word.replace(letters, plain)
+    return word
+
+
 _DERIVED = words_of("""
     a able al ali ance anc ant ar at ate ation ator ed ement en ence enc ent er erie es est ful
     ial ian ible ic ical icat ies if ify ing ion ish ism ist iti itie ity iv ive iz ize ment
@@ -537,10 +548,12 @@ _DERIVED = words_of("""
 """Endings in which stems of one family differ: verify, verification."""
 _FORMS = [group.split() for group in VOCABULARY["forms"].split("/")]
 """Endings that make forms of one word only beside each other: osteoporosis, osteoporotic."""
+_ALSO_NOUNS = ("ic", "iac", "ent", "ant")
+"""Endings of adjectives that name people or drugs if they stand alone: analgesics."""
 _SUBSTANCES = [group.split() for group in VOCABULARY["substances"].split("/")]
 """Endings that make names of different substances: lactase, lactose; nitric, nitrous."""
-_ELEMENTS = tuple(VOCABULARY["elements"].split())
-_ELEMENT_ENDINGS = {*VOCABULARY["element_endings"].split()}
+_ELEMENTS = tuple(map(_american, VOCABULARY["elements"].split()))
+_ELEMENT_ENDINGS = words_of(VOCABULARY["element_endings"])
 _GREEK = ("asis", "esis", "osis", "ysis")
 """Their plurals end in "-es": metastases."""
 _VOWELS = frozenset("aeiouy")
@@ -567,19 +580,24 @@ def _look_alikes_exchanged(a: Parse, b: Parse) -> bool:
     (one,), (other,) = only_a, only_b
     rare = (one in a.rare) + (other in b.rare)
     shorter, longer = sorted((len(one), len(other)))
+    if not rare or shorter < _LEAST_LETTERS:
+        return False
     start = count_common_start(one, other)
     end = count_common_start(one[start:][::-1], other[start:][::-1])
-    if not rare or shorter < _LEAST_LETTERS or 2 * (start + end) < longer:
-        return False
     ours, theirs = one[start : len(one) - end], other[start : len(other) - end]
     if (a.foreign or b.foreign) and max(len(ours), len(theirs)) <= _LONGEST_INFLECTION:
         return False
-    inside = start > 0 and end > 0
-    if _american(one) == _american(other):
+    american, other_american = _american(one), _american(other)
+    if american == other_american:
         return False
-    return _are_substances(one, other) or not (
-        _of_one_family(one[start:], other[start:], max(one, other, key=len))
-        or _end_alike(one, other, _FORMS)
+    inside = start > 0 and end > 0
+    return _are_substances(american, other_american) or not (
+        2 * (start + end) < longer
+        or _of_one_family(one[start:], other[start:], max(one, other, key=len))
+        or (
+            _end_alike(one, other, _FORMS)
+            and not (_stands_alone(one, a) or _stands_alone(other, b))
+        )
         or (not ours and b.stems.count(theirs) < a.stems.count(theirs))  # "user ID", "userid"
         or (not theirs and a.stems.count(ours) < b.stems.count(ours))
         or _is_typo(ours, theirs, inside=inside, both_rare=rare > 1)
@@ -592,27 +610,30 @@ def _final_e_exchanged(a: Parse, b: Parse) -> bool:
     Unless the words name substances, the encoder must know both. Otherwise one of them is likely
     mistyped, or an older spelling.
     """
-    signs = dict(zip(distinct(b.stems), b.endings, strict=False))
-    for word, sign in zip(distinct(a.stems), a.endings, strict=False):
-        other = signs.get(word, "-")
-        exchanged = other != sign and "-" not in other + sign
-        if exchanged and (word not in a.rare | b.rare or _is_substance(word)):
+    endings = _endings(b)
+    for word, ending in _endings(a).items():
+        other = endings.get(word, "-")
+        exchanged = other != ending and "-" not in other + ending
+        if exchanged and (word not in a.rare | b.rare or _elements(_american(word))):
             return True
     return False
+
+
+def _endings(parse: Parse) -> dict[str, str]:
+    return dict(zip(distinct(parse.stems), parse.endings, strict=False))
 
 
 def _of_one_family(ending: str, other_ending: str, longer: str) -> bool:
     """Tell whether these endings of two words make forms of one word."""
     endings = {ending, other_ending}
-    if endings == {"i", "us"} or (endings == {"", "is"} and longer.endswith(_GREEK)):
-        return True
-    return endings <= _DERIVED
+    plural = endings == {"i", "us"} or (endings == {"", "is"} and longer.endswith(_GREEK))
+    return plural or endings <= _DERIVED
 
 
 def _end_alike(one: str, other: str, groups: Sequence[Sequence[str]]) -> bool:
     """Tell whether two words are one root with two endings of a group."""
     return any(
-        root and root + theirs == other and theirs != ours
+        root + theirs == other
         for group in groups
         for ours in group
         if one.endswith(ours)
@@ -622,40 +643,25 @@ def _end_alike(one: str, other: str, groups: Sequence[Sequence[str]]) -> bool:
     )
 
 
+def _stands_alone(word: str, parse: Parse) -> bool:
+    """Tell whether an adjective is a noun here: it is a plural, or no content word follows it."""
+    plural = _endings(parse).get(word) == "-"
+    modified = {after for each, after in pairwise(parse.stems) if each == word}
+    return word.endswith(_ALSO_NOUNS) and (plural or parse.content.isdisjoint(modified))
+
+
 def _are_substances(one: str, other: str) -> bool:
     """Tell whether two words name different substances: sulfate, sulfite; zirconia, zirconium."""
-    if _end_alike(one, other, _SUBSTANCES):
-        return True
-    return any(
-        one.startswith(root)
-        and other.startswith(root)
-        and {one[len(root) :], other[len(root) :]} <= _ELEMENT_ENDINGS
+    return _end_alike(one, other, _SUBSTANCES) or not _elements(one).isdisjoint(_elements(other))
+
+
+def _elements(word: str) -> set[str]:
+    """Return the roots of elements to which a word adds an ending of substances: silicon."""
+    return {
+        root
         for root in _ELEMENTS
-    )
-
-
-def _is_substance(word: str) -> bool:
-    """Tell whether a stem is the root of an element with an ending of substances: silicon."""
-    return any(
-        word.startswith(root) and word[len(root) :] in _ELEMENT_ENDINGS for root in _ELEMENTS
-    )
-
-
-def _american(word: str) -> str:
-    """Return one spelling for "anaemia" and "anemia", "sulphur" and "sulfur", "-ise" and "-ize".
-
-    Also for "sceptic" and "skeptic", "aluminium" and "aluminum".
-    """
-    for british, plain in (
-        ("ae", "e"),
-        ("oe", "e"),
-        ("ph", "f"),
-        ("z", "s"),
-        ("k", "c"),
-        ("ium", "um"),
-    ):
-        word = word.replace(british, plain)
-    return word
+        if word.startswith(root) and word[len(root) :] in _ELEMENT_ENDINGS
+    }
 
 
 def _is_typo(ours: str, theirs: str, *, inside: bool, both_rare: bool) -> bool:
