@@ -131,8 +131,8 @@ def least_score(max_error: float, trust: Trust) -> float:
 
     While the threshold is raised, more near misses than ``DOUBTFUL`` have other answers. A pair is
     then served only if the domain's own model doubts it less than that, and never if it finds
-    another answer more likely. On eleven streams that set nothing here, 15 of 426 hits of the cold
-    start were wrong before this rule, and 5 of 356 with it.
+    another answer more likely. On eleven sets that set nothing here, 15 of 426 hits of the cold
+    start were wrong before this rule, and 5 of 356 with it (exact labels).
     """
     if trust is not Trust.RAISED:
         return -inf
