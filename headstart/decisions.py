@@ -121,8 +121,9 @@ class Verdict(Frozen):
     """A MatchPolicy's decision about one neighbour.
 
     ``veto`` names the guard that fired, or is ``threshold``, ``alarm``, ``unlearned`` (too few
-    labels to serve anything) or ``unqualified`` (there are enough labels, but no threshold keeps
-    the promised error rate).
+    labels to serve anything), ``doubtful`` (too low a score where many near misses had other
+    answers) or ``unqualified`` (there are enough labels, but no threshold keeps the promised error
+    rate).
     """
 
     serves: bool

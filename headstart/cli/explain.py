@@ -205,6 +205,7 @@ def _print_attempts(console: Console, attempts: Sequence[Attempt], *, priced: bo
 _REFUSED = {
     "unqualified": "the learned rule has no threshold here that keeps max_error",
     "unlearned": "nothing is matched by meaning here before enough was learned",
+    "doubtful": "many near misses had other answers here, and the score is too low for that",
     "alarm": "audits raised the alarm; nothing is served until it has learned again",
 }
 

@@ -49,7 +49,7 @@ from headstart.policies.guards.words import (
     stems_of,
     unpack_parse,
 )
-from headstart.policies.learned_rule.error_limit import SOFT_GUARDS, ErrorLimit
+from headstart.policies.learned_rule.error_limit import SOFT_GUARDS, ErrorLimit, least_score
 from headstart.policies.learned_rule.features import VERSION, measure_pair, pack_features
 from headstart.settings import static_threshold
 from headstart.types import words_of
@@ -498,6 +498,7 @@ class VerifiedMatch(GuardedMatch):
             veto = self.soft_veto(query, candidate)
             if veto is None or domain.lifts_soft_guards(nearby.context.max_error):
                 veto = _veto_unrelated(query, candidate)
+            veto = veto or _veto_doubtful(domain, score, nearby.context.max_error)
         return Verdict(
             serves=veto is None,
             similarity=nearby.neighbor.similarity,
@@ -517,6 +518,13 @@ def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:
     """
     apart = query.content and candidate.content and query.content.isdisjoint(candidate.content)
     return "unrelated" if apart else None
+
+
+def _veto_doubtful(domain: Domain, score: float, max_error: float | None) -> str | None:
+    """Veto a pair that the domain's model doubts, while many near misses had other answers."""
+    own = domain.error_limit.max_error
+    target = own if max_error is None else min(max_error, own)
+    return "doubtful" if score < least_score(target, domain.trust) else None
 
 
 def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:

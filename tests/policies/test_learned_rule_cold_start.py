@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import random
+from math import inf
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor, Rule
+from headstart.decisions import (
+    Label,
+    LabelSource,
+    MatchContext,
+    Neighbor,
+    RankedNeighbor,
+    Rule,
+    Verdict,
+)
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.learned_rule.domain import Domain, SnapshotError, load_snapshot
 from headstart.policies.learned_rule.error_limit import (
@@ -20,6 +29,7 @@ from headstart.policies.learned_rule.error_limit import (
     ErrorLimit,
     Trust,
     cold_start_threshold,
+    least_score,
 )
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
 from headstart.policies.match import VerifiedMatch
@@ -250,3 +260,41 @@ def test_where_a_soft_guard_is_lifted_its_pairs_are_served(compared: int, veto: 
     nearby = RankedNeighbor(MatchContext(domain="d"), [Neighbor(id="e", similarity=0.95)], 0)
     verdict = match.judge(one, other, nearby)
     assert (verdict.rule, verdict.veto) == (Rule.COLD_START, veto)
+
+
+def judge_repeat(domain: Domain, similarity: float) -> Verdict:
+    """Judge a question against itself, as if its neighbour had this similarity."""
+    parse = parse_prompt(QUESTION, encoded(QUESTION))
+    nearby = RankedNeighbor(MatchContext(), [Neighbor(id="x", similarity=similarity)], 0)
+    return VerifiedMatch(ERROR_LIMIT, lambda _: domain).judge(parse, parse, nearby)
+
+
+def test_where_many_near_misses_differ_a_pair_is_served_once_labels_make_it_likely() -> None:
+    domain = after(17, 3)
+    doubted = judge_repeat(domain, 0.95)
+    assert (doubted.veto, doubted.rule) == ("doubtful", Rule.COLD_START)
+    for number in range(40):
+        domain.apply(near_miss(number, same=True, veto="doubtful", features=doubted.features))
+    likely = judge_repeat(domain, 0.95)
+    assert domain.trust is Trust.RAISED
+    assert likely.score is not None
+    assert likely.score > least_score(0.02, Trust.RAISED)
+    assert likely.serves
+
+
+def test_where_few_near_misses_differ_the_similarity_is_enough() -> None:
+    domain = after(17, 0)
+    served = judge_repeat(domain, 0.95)
+    assert (domain.trust, served.serves) == (Trust.FULL, True)
+    assert served.score is not None
+    assert served.score < least_score(0.02, Trust.RAISED)
+
+
+@pytest.mark.parametrize("max_error", [0.005, 0.02, 0.05, 0.2, 0.25])
+def test_only_a_raised_threshold_asks_for_a_score_and_a_laxer_target_for_less(
+    max_error: float,
+) -> None:
+    scores = {trust: least_score(max_error, trust) for trust in Trust}
+    raised = scores.pop(Trust.RAISED)
+    assert set(scores.values()) == {-inf}
+    assert raised >= least_score(2 * max_error, Trust.RAISED)

@@ -119,7 +119,7 @@ def _flips(verdict: Verdict, short: float | None, contributions: dict[str, float
     match verdict.veto:
         case "threshold" if short is not None:
             return f"a {quantity} higher by {short:.3f}{_without(verdict, short, contributions)}"
-        case "unlearned":
+        case "unlearned" | "doubtful":
             return "enough labels for the learned rule, or near misses with fewer other answers"
         case "unqualified":
             return "a larger max_error, or labels that show fewer wrong answers among such pairs"

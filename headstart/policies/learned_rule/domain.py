@@ -45,6 +45,7 @@ from headstart.policies.learned_rule.error_limit import (
     Trust,
     cold_start_threshold,
     is_near_miss,
+    least_score,
 )
 from headstart.policies.learned_rule.features import (
     NAMES,
@@ -774,14 +775,14 @@ class Domain:
         total = float(memory.mass.sum())
         if not total:
             return 0.0, 0.0, None, None
-        similarity = cold_start_threshold(self.error_limit.max_error, self.trust)
-        similar = memory.similarity >= (2.0 if similarity is None else similarity)
-        cold = float(memory.mass[similar].sum()) / total
+        target, trust = self.error_limit.max_error, self.trust
+        scores, _ = memory_scores(self._state.model, memory, self.noise)
+        similar = memory.similarity >= (cold_start_threshold(target, trust) or 2.0)
+        cold = float(memory.mass[similar & (scores >= least_score(target, trust))].sum()) / total
         if self.rule is Rule.COLD_START:
             return cold, cold, None, None
         if threshold is None:
             return 0.0, cold, None, None
-        scores, _ = memory_scores(self._state.model, memory, self.noise)
         place = int(np.flatnonzero(curve.cuts >= threshold)[-1])
         error = float(curve.errors[place])
         bound = error + self.error_limit.margin * float(curve.deviations[place])
