@@ -312,6 +312,8 @@ _IN_DELTA = ("container", "stop_details")
 """Fields of a message that are in the last delta of its stream."""
 _BESIDE_DELTA = ("context_management",)
 """Fields of a message that are beside the last delta of its stream."""
+_USAGE_AT_START = ("cache_creation", "inference_geo", "service_tier", "speed")
+"""Fields of the usage that only the first event of a stream has."""
 _STOP_REASONS = word_classes(
     {
         "end_turn": "stop eos",
@@ -558,7 +560,7 @@ class MessagesEncoder:
     def __init__(self, id: str) -> None:
         self._id = id
         self._model = ""
-        self._usage = _NO_USAGE
+        self._usage = self._begun_with = _NO_USAGE
         self._extra: dict[str, Any] = {}
         self._begun = False
         self._over = False
@@ -702,7 +704,7 @@ class MessagesEncoder:
     def _begin(self, written: list[bytes]) -> None:
         if self._begun:
             return
-        self._begun = True
+        self._begun, self._begun_with = True, self._usage
         late = (*_IN_DELTA, *_BESIDE_DELTA)
         message = {
             "id": self._id,
@@ -771,7 +773,12 @@ class MessagesEncoder:
             **{name: self._extra[name] for name in _IN_DELTA if name in self._extra},
         }
         beside = {name: value for name, value in self._extra.items() if name not in _IN_DELTA}
-        ending = {"type": "message_delta", "delta": delta, "usage": self._usage, **beside}
+        usage = {
+            name: value
+            for name, value in self._usage.items()
+            if name not in _USAGE_AT_START or name not in self._begun_with
+        }
+        ending = {"type": "message_delta", "delta": delta, "usage": usage, **beside}
         written += (_frame(ending), _STOP)
         self._over = True
 

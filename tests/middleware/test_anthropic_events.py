@@ -100,6 +100,18 @@ def test_tokens_that_are_kept_for_an_hour_are_told_apart() -> None:
     )
 
 
+def test_a_replayed_stream_tells_each_field_of_the_usage_where_the_api_does() -> None:
+    at_start = {"cache_creation": {"ephemeral_5m_input_tokens": 5}, "service_tier": "standard"}
+    usage = {**USAGE, **at_start, "output_tokens": 1}
+    start = event("message_start", message={"model": "m", "content": [], "usage": usage})
+    completion = folded(read(start + text_block(0, "a") + END + STOP))
+    stream = DIALECT.render(completion).sse("msg_1", 0, include_usage=False)
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: ")]
+    assert events[0]["message"]["usage"].items() >= at_start.items()
+    (ending,) = (each for each in events if each["type"] == "message_delta")
+    assert ending["usage"] == {n: v for n, v in USAGE.items() if n not in at_start}
+
+
 def test_later_null_count_takes_nothing_back() -> None:
     end = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"input_tokens": None})
     usage = answer(text_block(0, "a"), end=end).usage

@@ -388,6 +388,26 @@ async def test_ample_limits_are_read_now_and_then_and_from_each_refusal(
     assert target.estimate(call).allowance == pytest.approx(left, abs=0.001)
 
 
+async def test_a_refusal_that_names_no_limit_slows_no_later_call() -> None:
+    refusal = (
+        (b"content-type", b"application/json"),
+        (b"x-ratelimit-remaining-requests", b"0"),
+        (b"retry-after", b"5"),
+    )
+    actor, targets = Actor("a", [whole("Hi")], status=429, headers=refusal), Targets()
+    target, call = targets.target(actor), chat_call()
+    with pytest.raises(UpstreamRefused):
+        await target.send(call)
+    with pytest.raises(UpstreamUnavailable):
+        await target.send(call)
+    actor.status, actor.headers = 200, ((b"content-type", b"text/event-stream"),)
+    await asyncio.sleep(10.0)
+    for _ in range(10):  # not one call for each `retry-after`
+        async with await target.send(call) as reply:
+            await read(reply)
+    assert len(actor.calls) == 11
+
+
 async def test_a_refused_request_gives_its_tokens_back() -> None:
     tokens = (
         (b"content-type", b"text/event-stream"),

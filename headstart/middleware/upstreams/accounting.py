@@ -24,7 +24,12 @@ from headstart.policies.routing.failures import (
 )
 from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
 from headstart.policies.routing.prompt_cache import PrefixReuse
-from headstart.policies.routing.rate_limits import RateLimits, Taken, limit_places
+from headstart.policies.routing.rate_limits import (
+    RateLimits,
+    Taken,
+    limit_places,
+    limit_windows,
+)
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.reply import AnswerWithheld, Reply, Transcript
 
@@ -207,6 +212,9 @@ class AttemptBooking:
             self._state.answered_at = now
             if limits.known and not limits.needs_headers(now):
                 return
+        elif not any(window.limit for window in limit_windows(reply.headers, unix)):
+            # Headers that name no limit say only that nothing is left. The refusal says it, too.
+            return
         tells_limits = limit_places[tuple([name for name, _ in reply.headers])]
         if tells_limits and limits.learn(reply.headers, now, unix, self._taken, began=self.began):
             # The headers told the rest of the tokens, in which our reservation is not counted.
