@@ -102,11 +102,11 @@ _FIELDS = field_uses(
     ranged="max_output_tokens top_logprobs",
     ignored=(
         "metadata prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier "
-        "service_tier store stream stream_options user cache"
+        "service_tier store stream stream_options user cache client_metadata"
     ),
 )
-"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field. Of
-``include``, log probabilities are ranged."""
+"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field, and
+``client_metadata`` is Codex's. Of ``include``, log probabilities are ranged."""
 
 _OWN_IDS = words_of(
     "message reasoning function_call function_call_output custom_tool_call custom_tool_call_output"

@@ -21,7 +21,7 @@ from headstart.policies.callers import (
     identifying_query,
     tells_address,
     tells_callers_apart,
-    without_opencode_session,
+    without_agent_session,
 )
 from headstart.policies.key import scope_of
 from headstart.types import Latest
@@ -284,7 +284,7 @@ class Callers:
         key = credential_of(known, query_string, include_cookies=sharing.wrapped)
         others = [pair for pair in known if pair[0] not in self._keys and self._counts(pair[0])]
         if others and not sharing.wrapped:  # a wrapped app may keep its own state for a session id
-            others = without_opencode_session(others)
+            others = without_agent_session(others)
         if self._by_credential or sharing.scope == "shared":
             self._splits.note(others)
         if key is None:

@@ -129,6 +129,9 @@ _OPEN_SESSIONS = _names(_VOCABULARY["session_headers"])
 """Headers in which agents and proxies name a conversation, for logs and prompt caches."""
 _OPENCODE_SESSION = re.compile(rb"ses_[0-9A-Za-z]{20,64}")
 _OPENCODE_HEADERS = _names("session-id x-session-affinity x-session-id")
+_CODEX_TURN = b"x-codex-turn-metadata"
+_CODEX_SESSION = re.compile(rb"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})(?::\d+)?")
+_CODEX_HEADERS = _names("session-id thread-id x-codex-window-id x-codex-parent-thread-id")
 _PAGING = (b"continuation", b"idempotency", b"next", b"order", b"page", b"partition", b"sort",
            b"start", b"sync")  # fmt: skip
 """Words of pagination. With one of them, a ``token`` or ``key`` in a query is a place in a list."""
@@ -172,13 +175,25 @@ def identifying_cookies(value: bytes) -> bytes:
     return b";".join(kept).strip()
 
 
-def without_opencode_session(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return headers without those in which OpenCode names its conversation.
+def without_agent_session(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return headers without those in which OpenCode and Codex name their conversation.
 
-    Each run of OpenCode has another name. A header such as ``X-Session-Id`` is often a credential.
-    So it is left out only if its value has OpenCode's form and the request repeats the value in
-    ``X-Session-Affinity``, a hint for load balancers.
+    Each run of such an agent has another name. A header such as ``X-Session-Id`` is often a
+    credential. So it is left out only if its value has the agent's form and stands in a second
+    header, which only the agent sends: OpenCode's hint for load balancers, or Codex's metadata.
     """
+    turns = [value for name, value in headers if name == _CODEX_TURN]
+    if len(turns) == 1:
+        headers = [pair for pair in headers if not _names_codex_session(*pair, turns[0])]
+    return _without_opencode_session(headers)
+
+
+def _names_codex_session(name: bytes, value: bytes, turn: bytes) -> bool:
+    found = _CODEX_SESSION.fullmatch(value) if name in _CODEX_HEADERS else None
+    return name == _CODEX_TURN or (found is not None and found[1] in turn)
+
+
+def _without_opencode_session(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     hints = [value for name, value in headers if name == b"x-session-affinity"]
     if (
         len(hints) != 1

@@ -237,6 +237,51 @@ def test_the_conversations_of_opencode_share_answers(mode: str) -> None:
     assert found[0] is not None
 
 
+RUN = b"01a22ba8-03f3-7ad0-892a-3ac2869457b3"
+NEXT = b"01a22ba7-6d6c-7352-97ee-e259daf543d6"
+
+
+def codex(session: bytes, *others: tuple[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return what Codex 0.171 sends in each request of a conversation, and other headers."""
+    turn = b'{"session_id":"%b","thread_id":"%b","turn_id":"1"}' % (session, session)
+    return (
+        (b"session-id", session),
+        (b"thread-id", session),
+        (b"x-client-request-id", session),
+        (b"x-codex-turn-metadata", turn),
+        (b"x-codex-window-id", session + b":0"),
+        *others,
+    )
+
+
+@pytest.mark.parametrize("mode", ["loopback", "sidecar"])
+def test_the_conversations_of_codex_share_answers(mode: str) -> None:
+    found = scopes(MODES[mode], (KEY, *codex(RUN)), (KEY, *codex(NEXT)), (KEY,))
+    assert len(set(found)) == 1
+    assert found[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (((b"session-id", RUN),), ((b"session-id", NEXT),)),
+        (codex(b"ann"), codex(b"bob")),
+        (codex(RUN, (b"x-user", b"ann")), codex(RUN, (b"x-user", b"bob"))),
+        (codex(RUN, (b"session-id", RUN)), codex(RUN, (b"session-id", NEXT))),
+        (
+            codex(RUN, (b"x-codex-turn-metadata", b"{}")),
+            codex(NEXT, (b"x-codex-turn-metadata", b"{}")),
+        ),
+    ],
+    ids=["id", "form", "user", "other", "twice"],
+)
+def test_a_session_that_is_not_codexs_keeps_callers_apart(
+    one: tuple[tuple[bytes, bytes], ...], other: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    ann, bob = scopes(MODES["loopback"], (KEY, *one), (KEY, *other))
+    assert ann != bob
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
