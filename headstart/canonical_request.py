@@ -218,8 +218,20 @@ def portable_name(name: str) -> str:
     return f"{re.sub('[^a-zA-Z0-9_-]', '_', name)[:55]}_{digest}"
 
 
+_LONGEST_ID = 40
+"""The most characters in the id of a tool call at OpenAI. vLLM's have 46."""
+_LONGEST_USER = 64
+
+
+def _short(text: str, most: int) -> str:
+    """Return a text, or a digest of one that is longer than the providers take."""
+    if len(text) <= most:
+        return text
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:most]
+
+
 def with_portable_names(asked: CanonicalRequest) -> CanonicalRequest:
-    """Return a request in which all functions have portable names."""
+    """Return a request in which all providers take the functions' names, the ids and the user."""
     messages = tuple(map(_with_portable_names, asked.messages))
     tools = tuple(
         msgspec.structs.replace(tool, name=portable_name(tool.name))
@@ -231,19 +243,23 @@ def with_portable_names(asked: CanonicalRequest) -> CanonicalRequest:
     if choice is not None and choice.names:
         names = tuple(map(portable_name, choice.names))
         choice = msgspec.structs.replace(choice, names=names)
-    return msgspec.structs.replace(asked, messages=messages, tools=tools, tool_choice=choice)
+    user = None if asked.user is None else _short(asked.user, _LONGEST_USER)
+    return msgspec.structs.replace(
+        asked, messages=messages, tools=tools, tool_choice=choice, user=user
+    )
 
 
 def _with_portable_names(message: Message) -> Message:
-    parts = tuple(
-        msgspec.structs.replace(part, name=portable_name(part.name))
-        if isinstance(part, CallPart | ResultPart)
-        and part.name is not None
-        and not _PORTABLE.fullmatch(part.name)
-        else part
-        for part in message.parts
-    )
-    return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+    if not any(isinstance(part, CallPart | ResultPart) for part in message.parts):
+        return message
+    parts: list[MessagePart] = []
+    for part in message.parts:
+        own = part
+        if isinstance(part, CallPart | ResultPart):
+            name = None if part.name is None else portable_name(part.name)
+            own = msgspec.structs.replace(part, id=_short(part.id, _LONGEST_ID), name=name)
+        parts.append(own)
+    return msgspec.structs.replace(message, parts=tuple(parts))
 
 
 class WrittenRequest(Frozen):

@@ -82,7 +82,7 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
         extra["output_config"] = rest
     reasoning = _read_reasoning(fields, effort)
     metadata = fields.object("metadata")
-    user = metadata.text("user_id") if metadata else None
+    user = _without_session(metadata.text("user_id") or "") if metadata else None
     if metadata and (rest := metadata.rest()):
         extra["metadata"] = rest
     return CanonicalRequest(

@@ -359,6 +359,28 @@ async def test_claude_codes_prompt_has_one_system_message_for_other_providers() 
     ]
 
 
+async def test_other_providers_get_a_user_and_ids_that_are_short_enough() -> None:
+    """OpenAI takes 64 characters of a user and 40 of an id. Claude Code's user has 150 and more."""
+    call = {"type": "tool_use", "id": "chatcmpl-tool-" + "a" * 32, "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": "Rain."}
+    messages = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    async with proxied() as proxy:
+        for session in ("1", "2"):
+            user = {"device_id": "d" * 64, "account_uuid": "", "session_id": session * 36}
+            fields = {"messages": messages, "metadata": {"user_id": json.dumps(user)}}
+            await ask(proxy.url, proxy.session, headers={"cache-control": "no-store"}, **fields)
+        first, second = [each.json for each in proxy.upstream.calls]
+    assert len(first["user"]) == 64
+    assert first == second, "another session is no other user"
+    (used,) = first["messages"][1]["tool_calls"]
+    assert used["id"] == first["messages"][2]["tool_call_id"]
+    assert len(used["id"]) == 40
+
+
 async def test_each_dialect_goes_to_its_own_upstream() -> None:
     async with serving(ScriptedMessages()) as claude:
         others = ({"name": "claude", "base_url": claude, "dialect": "anthropic"},)
