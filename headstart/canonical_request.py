@@ -209,8 +209,8 @@ class Quirks(Frozen):
     """Refuse a request with a field that cannot be translated, instead of dropping the field."""
 
 
-_PORTABLE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""The names of functions that all providers take."""
+_PORTABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+"""The names of functions that all providers take. Gemini's begin with a letter or ``_``."""
 
 
 def portable_name(name: str) -> str:
@@ -218,7 +218,8 @@ def portable_name(name: str) -> str:
     if _PORTABLE.fullmatch(name):
         return name
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{re.sub('[^a-zA-Z0-9_-]', '_', name)[:55]}_{digest}"
+    short = re.sub("^(?=[0-9-])|[^a-zA-Z0-9_-]", "_", name)
+    return f"{short[:55]}_{digest}"
 
 
 def with_portable_names(asked: CanonicalRequest) -> CanonicalRequest:
