@@ -549,6 +549,40 @@ def test_a_tool_of_a_namespace_has_one_name_that_providers_take(target: Any) -> 
 
 
 @pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        ({"type": "function", "name": "find"}, ("named", ["crm__find"])),
+        ({"type": "function", "name": "look"}, ("named", ["look"])),
+        ({"type": "function", "name": "count"}, ("required", ["crm__count", "hr__count"])),
+        (
+            [{"type": "namespace", "name": "crm"}],
+            ("auto", ["crm__look", "crm__find", "crm__count"]),
+        ),
+        ([NAMED, {"type": "function", "name": "find"}], ("auto", ["look", "crm__find"])),
+    ],
+)
+def test_a_choice_of_tools_has_the_names_that_the_provider_got(choice: Any, told: Any) -> None:
+    inside = [namespace("crm", "look", "find", "count"), namespace("hr", "count")]
+    if isinstance(choice, list):
+        choice = {"type": "allowed_tools", "tools": choice}
+    asked = DIALECT.read_request(request_of(tools=[*TOOLS, *inside], tool_choice=choice))
+    assert asked.tool_choice is not None
+    assert (asked.tool_choice.mode, list(asked.tool_choice.names)) == told
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [namespace("crm", "look"), {**TOOLS[0], "name": "crm__look"}],
+        [namespace("crm", "look"), namespace("crm_", "look")],
+    ],
+)
+def test_two_tools_that_would_have_one_name_are_refused(tools: Any) -> None:
+    with pytest.raises(InvalidRequest, match="two tools with the name crm__look"):
+        translate(OPENAI_CHAT, tools=tools)
+
+
+@pytest.mark.parametrize(
     ("kind", "told"), [("text", None), ("json_object", {"type": "json_object"})]
 )
 def test_the_form_of_the_answer_is_told(kind: str, told: Any) -> None:
