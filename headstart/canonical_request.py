@@ -290,7 +290,7 @@ _REFUSES = re.compile(
 )
 _LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _TOO_LARGE = re.compile(
-    r"(?s)(?=.*(?:max_(?:\w+_)?tokens|(?:in|for) the completion))"
+    r"(?s)(?=.*(?:max_(?:\w{1,20}_)?tokens|(?:in|for) the completion))"
     r"(?=.*(?:too large|at most|less than or equal|<=|maximum|exceed|valid range"
     r"|invalid max_tokens))",
     re.IGNORECASE,
@@ -300,7 +300,7 @@ _OF_CONTEXT = re.compile(r"context|tokens`? \+", re.IGNORECASE)
 a limit, such servers answer with what is left of the context."""
 _LARGEST = re.compile(
     r"(?:at most|less than or equal to|limit of|maximum (?:\w+ ){0,4}(?:is|of)|\[\d+,|>)"
-    r" *[`'\"]?(\d{1,3}(?:,\d{3})+\b|\d+)",
+    r" *[`'\"]?(\d{1,3}(?:,\d{3}){1,3}\b|\d{1,10})",
     re.IGNORECASE,
 )
 """The largest limit that a model takes, in an error."""
