@@ -304,6 +304,8 @@ _LARGEST = re.compile(
     re.IGNORECASE,
 )
 """The largest limit that a model takes, in an error."""
+REFUSALS = (400, 422)
+"""The statuses with which providers refuse a value."""
 _MOST_REFUSED = 1_000
 _READ_OF_AN_ERROR = 10_000
 
@@ -345,7 +347,7 @@ class RefusedValues:
 
     def check(self, model: str, status: int, body: bytes, error: bytes) -> None:
         """Raise ValueRefused if the error of a request names a value that can be left out."""
-        if not self._enabled or status not in (400, 422):
+        if not self._enabled or status not in REFUSALS:
             return
         found = self._find(model, body, error)
         if found is not None:
@@ -356,9 +358,9 @@ class RefusedValues:
             raise ValueRefused(value)
 
     def forget(self, value: RefusedValue) -> None:
-        """Send a value again: the request without it was not answered either.
+        """Send a value again, because the request without it was refused, too.
 
-        The error may have named it by chance, for instance because it quotes the prompt.
+        The error named it by chance, for instance because it quotes the prompt.
         """
         self._instead.pop(value, None)
 

@@ -213,15 +213,19 @@ async def test_a_request_in_the_providers_own_dialect_stays_as_it_is() -> None:
 
 
 class Refusing(ScriptedUpstream):
-    """Refuses a temperature. ``always``: it answers no request."""
+    """Refuses a temperature. ``always``: it answers no request. ``then``: its next statuses."""
 
     always = ""
+    then: tuple[int, ...] = ()
 
     async def _answer(self, call: Any, send: Any) -> None:
         self.status, self.body = 200, None
         if "temperature" in call.json or self.always:
             quoted = self.always or "temperature is not supported"
             self.status, self.body = 400, json.dumps({"error": {"message": quoted}}).encode()
+        elif self.then:
+            (self.status, *rest), self.body = self.then, b"{}"
+            self.then = tuple(rest)
         await super()._answer(call, send)
 
 
@@ -242,6 +246,15 @@ async def test_an_error_that_quotes_the_prompt_makes_no_value_a_refused_one() ->
         server.always = ""
         assert await asked(proxy, topP=0.5, seed=3) == 200
     assert (server.calls[-1].json["top_p"], server.calls[-1].json["seed"]) == (0.5, 3)
+
+
+@pytest.mark.anyio
+async def test_a_provider_that_is_down_is_not_asked_twice_as_often() -> None:
+    server = Refusing()
+    server.then = (503,)
+    async with proxied(server) as proxy:
+        assert await asked(proxy, temperature=1) == 200
+    assert ["temperature" in call.json for call in server.calls] == [True, False, False]
 
 
 @pytest.mark.anyio

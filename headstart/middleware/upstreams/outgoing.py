@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
-from headstart.canonical_request import Quirks, RefusedValues, with_portable_names
+from headstart.canonical_request import REFUSALS, Quirks, RefusedValues, with_portable_names
 from headstart.dialects.dialect import Dialect, translate_headers, translate_status
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
@@ -484,15 +484,11 @@ class RequestWriter:
         return _at_deployment(sent, real, upstream.api_version)
 
     async def sent_again(self, refused: ValueRefused, sending: Awaitable[Reply]) -> Reply:
-        """Send a call without a refused value. Only an answer shows that this was the problem."""
-        answered = False
-        try:
-            reply = await sending
-            answered = reply.status < 400
-            return reply
-        finally:
-            if not answered:
-                self.refused.forget(refused.value)
+        """Send a call without a refused value, and forget the value if that is refused, too."""
+        reply = await sending
+        if reply.status in REFUSALS:
+            self.refused.forget(refused.value)
+        return reply
 
     def masked(self, body: bytes, headers: Headers) -> tuple[bytes, Headers]:
         """Return an error answer without the upstream's own key, which some providers quote.
