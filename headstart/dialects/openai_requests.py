@@ -407,26 +407,28 @@ def _for_templates(messages: Sequence[Message]) -> list[Message]:
     conversation stays the same, and the provider's prompt cache finds it. Later ones join the
     user's messages, in the form in which Claude Code sends them to models that take no others.
     """
-    first = Message(role="system", parts=())
-    said: list[Message] = []
+    first: list[Message] = []
+    said: list[list[Message]] = []
     began = False
     for message in messages:
         began = began or message.role in ("assistant", "tool")
         told = message.role in ("system", "developer")
         if told and not began:
-            first = _joined(first, message)
+            first.append(message)
             continue
         own = _reminder(message) if told else message
-        if said and said[-1].role == own.role == "user":
-            said[-1] = _joined(said[-1], own)
+        if said and said[-1][0].role == own.role == "user":
+            said[-1].append(own)
         else:
-            said.append(own)
-    return [first, *said] if first.parts else said
+            said.append([own])
+    turns = [each[0] if len(each) == 1 else _joined("user", each) for each in said]
+    return [_joined("system", first), *turns] if first else turns
 
 
-def _joined(one: Message, other: Message) -> Message:
-    extra = {**one.extra, **other.extra}
-    return msgspec.structs.replace(one, parts=(*one.parts, *other.parts), extra=extra)
+def _joined(role: Role, messages: Sequence[Message]) -> Message:
+    parts = tuple(part for message in messages for part in message.parts)
+    extra = {name: value for message in messages for name, value in message.extra.items()}
+    return Message(role=role, name=messages[0].name, parts=parts, extra=extra)
 
 
 def _reminder(message: Message) -> Message:

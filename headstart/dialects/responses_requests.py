@@ -196,13 +196,14 @@ def _only_here(name: str) -> InvalidRequest:
 def _read_items(fields: Fields) -> list[Message]:
     """Return the items as messages. Neighbouring items of the model become one turn."""
     messages: list[Message] = []
+    parts: list[list[MessagePart]] = []
     for item in fields.objects("input"):
         kind = item.text("type") or ("message" if "role" in item else "unknown")
         if kind == "message":
             message = _read_message(item)
         elif kind in ("function_call", "reasoning"):
-            part = _read_call(item) if kind == "function_call" else _read_thought(item)
-            message = Message(role="assistant", parts=(part,))
+            one = _read_call(item) if kind == "function_call" else _read_thought(item)
+            message = Message(role="assistant", parts=(one,))
         elif kind == "function_call_output":
             message = Message(role="tool", parts=(_read_result(item),))
         elif kind == "item_reference":
@@ -210,21 +211,24 @@ def _read_items(fields: Fields) -> list[Message]:
         else:
             foreign = ForeignPart(kind=kind, value={"type": kind, **item.rest()})
             message = Message(role="assistant", parts=(foreign,))
-        if messages and _belongs_to(messages[-1], message):
-            parts = (*messages[-1].parts, *message.parts)
-            extra = {**messages[-1].extra, **message.extra}
-            messages[-1] = Message(role=message.role, parts=parts, extra=extra)
+        if messages and _belongs_to(messages[-1].role, parts[-1], message):
+            parts[-1] += message.parts
+            messages[-1].extra.update(message.extra)
         else:
             messages.append(message)
-    return messages
+            parts.append([*message.parts])
+    return [
+        msgspec.structs.replace(message, parts=tuple(said))
+        for message, said in zip(messages, parts, strict=True)
+    ]
 
 
-def _belongs_to(turn: Message, message: Message) -> bool:
+def _belongs_to(role: Role, parts: Sequence[MessagePart], message: Message) -> bool:
     """Tell whether a message continues a turn. Two texts of the model stay two turns."""
-    if turn.role != message.role or message.role not in ("assistant", "tool"):
+    if role != message.role or message.role not in ("assistant", "tool"):
         return False
     speaks = any(isinstance(part, TextPart | MediaPart) for part in message.parts)
-    return not speaks or all(isinstance(part, ReasoningPart) for part in turn.parts)
+    return not speaks or all(isinstance(part, ReasoningPart) for part in parts)
 
 
 def _read_message(item: Fields) -> Message:
@@ -389,8 +393,8 @@ def _chosen(tools: Sequence[Fields], document: dict[str, Any]) -> tuple[str, ...
     for tool in listed_objects(document, "tools"):
         if tool.get("type") != NAMESPACE and (name := as_text(tool.get("name"))):
             found[False, name] = [name]
-    named = [(tool.text("type") == NAMESPACE, tool.required_text("name")) for tool in tools]
-    return tuple(one for place in named for one in found.get(place, place[1:]))
+    named = ((tool.text("type") == NAMESPACE, tool.required_text("name")) for tool in tools)
+    return tuple(one for place in dict.fromkeys(named) for one in found.get(place, place[1:]))
 
 
 def _read_text(fields: Fields) -> tuple[ResponseFormat | None, dict[str, Any]]:

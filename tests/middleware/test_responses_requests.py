@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import openai.types.responses.response_create_params as api
@@ -524,6 +525,31 @@ def test_the_choice_of_a_tool_is_told_to_anthropic_and_comes_back(
 def test_what_cannot_be_told_is_named(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         translate(OPENAI_CHAT, **fields)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": "x"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": ""},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+    ],
+)
+def test_many_items_are_joined_in_linear_time(item: dict[str, Any]) -> None:
+    """By the square of their number, as it once was, they took 10 seconds."""
+    user = {"role": "user", "content": "u"}
+    began = time.process_time()
+    written = translate(OPENAI_CHAT, input=[user, *[item] * 60_000, user])
+    assert time.process_time() - began < 4.0
+    assert len(written.body) > 60_000
+
+
+def test_tools_that_a_choice_names_again_and_again_are_told_once() -> None:
+    inside = [namespace(f"n{number}", "find") for number in range(100)]
+    choice = {"type": "allowed_tools", "tools": [{"type": "function", "name": "find"}] * 100}
+    asked = DIALECT.read_request(request_of(tools=inside, tool_choice=choice))
+    assert asked.tool_choice is not None
+    assert len(asked.tool_choice.names) == 100
 
 
 def test_a_provider_that_takes_them_anywhere_gets_each_system_message_in_its_place() -> None:
