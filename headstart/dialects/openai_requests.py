@@ -413,6 +413,8 @@ def _for_templates(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         began = began or message.role in ("assistant", "tool")
         told = message.role in ("system", "developer")
+        if told and not any(not isinstance(part, TextPart) or part.text for part in message.parts):
+            continue  # it says nothing
         if told and not began:
             first.append(message)
             continue

@@ -527,6 +527,13 @@ def test_what_cannot_be_told_is_named(fields: dict[str, Any], words: str) -> Non
         translate(OPENAI_CHAT, **fields)
 
 
+def test_a_later_system_message_without_a_text_is_left_out() -> None:
+    said = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
+    empty = [{"role": "developer", "content": ""}, {"role": "system", "content": []}]
+    written = json.loads(translate(OPENAI_CHAT, input=[*said, *empty]).body)
+    assert written["messages"] == said
+
+
 @pytest.mark.parametrize(
     "item",
     [
