@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from headstart.types import UNDECODABLE, Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class TextPart(Frozen, tag="text"):
@@ -206,8 +209,8 @@ class Quirks(Frozen):
     """Refuse a request with a field that cannot be translated, instead of dropping the field."""
 
 
-_PORTABLE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""The names of functions that all providers take."""
+_PORTABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+"""The names of functions that all providers take. Gemini's begin with a letter or ``_``."""
 
 
 def portable_name(name: str) -> str:
@@ -215,7 +218,8 @@ def portable_name(name: str) -> str:
     if _PORTABLE.fullmatch(name):
         return name
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{re.sub('[^a-zA-Z0-9_-]', '_', name)[:55]}_{digest}"
+    short = re.sub("^(?=[0-9-])|[^a-zA-Z0-9_-]", "_", name)
+    return f"{short[:55]}_{digest}"
 
 
 _LONGEST_ID = 40
@@ -293,6 +297,8 @@ _TUNING = {
 """The fields of requests that only tune the answer, each with its names in errors."""
 _LESS = {b'"xhigh"': b'"high"', b'"max"': b'"high"'}
 """The effort to ask for in place of one that was refused."""
+_PLACE = re.compile(r"""['"](?:messages|input|tools)['"], ?[^\])]*""")
+"""A place within the prompt, as servers in Python name it: ["body", "messages", 0, "seed"]."""
 _REFUSES = re.compile(
     r"\b(?:not? (?:\w+ )?support\w*|unsupported|unknown|unrecogni[sz]ed|not permitted|deprecated"
     r"|input should be)\b",
@@ -300,24 +306,36 @@ _REFUSES = re.compile(
 )
 _LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _TOO_LARGE = re.compile(
-    r"(?s)(?=.*(?:max_(?:\w+_)?tokens|(?:in|for) the completion))"
+    r"(?s)(?=.*(?:max_(?:\w{1,20}_)?tokens|(?:in|for) the completion))"
     r"(?=.*(?:too large|at most|less than or equal|<=|maximum|exceed|valid range"
     r"|invalid max_tokens))",
     re.IGNORECASE,
 )
 _OF_CONTEXT = re.compile(r"context|tokens`? \+", re.IGNORECASE)
+"""The limit and the prompt exceed the context, so the largest limit depends on the prompt. Without
+a limit, such servers answer with what is left of the context."""
 _LARGEST = re.compile(
     r"(?:at most|less than or equal to|limit of|maximum (?:\w+ ){0,4}(?:is|of)|\[\d+,|>)"
-    r" *[`'\"]?(\d+)",
+    r" *[`'\"]?(\d{1,3}(?:,\d{3}){1,3}\b|\d{1,10})",
     re.IGNORECASE,
 )
 """The largest limit that a model takes, in an error."""
+REFUSALS = (400, 422)
+"""The statuses with which providers refuse a value."""
 _MOST_REFUSED = 1_000
 _READ_OF_AN_ERROR = 10_000
 
 
+RefusedValue: TypeAlias = tuple[str, str, bytes]
+"""A model, a field and its value."""
+
+
 class ValueRefused(Exception):
     """A provider refused a value that the next request goes without."""
+
+    def __init__(self, value: RefusedValue) -> None:
+        super().__init__(f"{value[1]} was refused")
+        self.value = value
 
 
 class RefusedValues:
@@ -329,53 +347,74 @@ class RefusedValues:
     this provider. Only fields that tune the answer are left out, and limits above the model's own.
     """
 
-    def __init__(self, *, enabled: bool = True, needs_limit: bool = False) -> None:
-        """``needs_limit``: the provider answers no request without a limit."""
+    def __init__(
+        self, *, enabled: bool = True, needs_limit: bool = False, kept: Iterable[str] = ()
+    ) -> None:
+        """``needs_limit``: the provider answers no request without a limit.
+
+        ``kept`` names the fields that are always sent, because the operator set them.
+        """
         self._enabled = enabled
         self._needs_limit = needs_limit
-        self._instead: dict[tuple[bytes, str, bytes], bytes | None] = {}
-        """The values to send in place of refused ones, by model, field and value; None: none."""
+        self._kept = frozenset(kept)
+        self._instead: dict[RefusedValue, tuple[bytes | None, int]] = {}
+        """What to send in place of refused values (None: nothing), and the length of the shortest
+        request that it holds for."""
 
-    def check(self, status: int, body: bytes, error: bytes) -> None:
+    def check(self, model: str, status: int, body: bytes, error: bytes) -> None:
         """Raise ValueRefused if the error of a request names a value that can be left out."""
-        if self._enabled and status in (400, 422) and self._learn(body, error):
-            raise ValueRefused
+        if not self._enabled or status not in REFUSALS:
+            return
+        found = self._find(model, body, error)
+        if found is not None:
+            value, instead = found
+            if value not in self._instead and len(self._instead) >= _MOST_REFUSED:
+                del self._instead[next(iter(self._instead))]
+            self._instead[value] = instead
+            raise ValueRefused(value)
 
-    def _learn(self, body: bytes, error: bytes) -> bool:
-        """Note the value that an error names. Tell whether there is one."""
+    def forget(self, value: RefusedValue) -> None:
+        """Send a value again, because the request without it was refused, too.
+
+        The error named it by chance, for instance because it quotes the prompt.
+        """
+        self._instead.pop(value, None)
+
+    def _find(
+        self, model: str, body: bytes, error: bytes
+    ) -> tuple[RefusedValue, tuple[bytes | None, int]] | None:
+        """Return the value that an error names, and what to send in place of it."""
         document, told = _members(body), _members(error)
-        if document is None or len(self._instead) >= _MOST_REFUSED:
-            return False
+        if document is None:
+            return None
         inner = _members(told.get("error", b"")) if told is not None else None
         param = _text((inner or told or {}).get("param", b""))
-        text = error[:_READ_OF_AN_ERROR].decode("utf-8", "replace")
-        model = _model(document)
+        text = _PLACE.sub("", error[:_READ_OF_AN_ERROR].decode("utf-8", "replace"))
         if _TOO_LARGE.match(text):
-            for name in _LIMITS:
-                asked = bytes(document.get(name, b""))
-                least = _largest(text, asked)
+            depends = _OF_CONTEXT.search(text) is not None
+            for name, asked in self._limits(document):
+                least = None if depends else _largest(text, asked)
                 if asked.isdigit() and not (self._needs_limit and least is None):
-                    self._instead[model, name, asked] = least
-                    return True
+                    return (model, name, asked), (least, len(body) if depends else 0)
         if param is None and _REFUSES.search(text) is None:
-            return False
-        for name, value in _tuning(document):
+            return None
+        for name, value in self._tuning(document):
             if _TUNING[name].search(text) if param is None else param.split(".")[0] == name:
-                self._instead[model, name, value] = _LESS.get(value)
-                return True
-        return False
+                return (model, name, value), (_lesser(value), 0)
+        return None
 
-    def without(self, body: bytes) -> tuple[bytes, tuple[str, ...]]:
+    def without(self, model: str, body: bytes) -> tuple[bytes, tuple[str, ...]]:
         """Return a request without refused values, and the names of its fields that changed."""
         document = _members(body) if self._instead else None
         if document is None:
             return body, ()
-        model, changed = _model(document), []
-        limits = [(name, bytes(document[name])) for name in _LIMITS if name in document]
-        for name, sent in (*_tuning(document), *limits):
+        changed = []
+        for name, sent in (*self._tuning(document), *self._limits(document)):
             value: bytes | None = sent
-            while value is not None and (model, name, value) in self._instead:
-                value = self._instead[model, name, value]
+            while value is not None and (found := self._instead.get((model, name, value))):
+                if len(body) < found[1]:
+                    break
+                value = found[0]
             if value is None:
                 del document[name]
             elif value != sent:
@@ -383,32 +422,44 @@ class RefusedValues:
             changed += [name] * (value != sent)
         return (msgspec.json.encode(document), tuple(changed)) if changed else (body, ())
 
+    def _tuning(self, document: dict[str, msgspec.Raw]) -> list[tuple[str, bytes]]:
+        """Return the tuning fields of a request, with their values.
+
+        A model that refuses a seed refuses all seeds, so each counts as the same value. Beside the
+        effort, Anthropic's ``output_config`` may have the form of the answer.
+        """
+        return [
+            (name, b"" if name == "seed" else bytes(document[name]))
+            for name in _TUNING
+            if name in document
+            and name not in self._kept
+            and (name != "output_config" or (_members(document[name]) or {}).keys() == {"effort"})
+        ]
+
+    def _limits(self, document: dict[str, msgspec.Raw]) -> list[tuple[str, bytes]]:
+        return [
+            (name, bytes(document[name]))
+            for name in _LIMITS
+            if name in document and name not in self._kept
+        ]
+
 
 def _largest(text: str, asked: bytes) -> bytes | None:
-    """Return the largest limit that a model takes, if an error tells it.
-
-    If the limit and the prompt exceed the context, it depends on the prompt. Without a limit, such
-    servers answer with what is left of the context.
-    """
-    found = None if _OF_CONTEXT.search(text) else _LARGEST.search(text)
+    """Return the largest limit that a model takes, if an error tells it."""
+    found = _LARGEST.search(text)
     if found is None or not asked.isdigit():
         return None
-    return found[1].encode() if 0 < int(found[1]) < int(asked) else None
+    largest = int(found[1].replace(",", ""))
+    return b"%d" % largest if 0 < largest < int(asked) else None
 
 
-def _tuning(document: dict[str, msgspec.Raw]) -> list[tuple[str, bytes]]:
-    """Return the tuning fields of a request, with their values."""
-    found = [(name, bytes(document[name])) for name in _TUNING if name in document]
-    # Beside the effort, Anthropic's ``output_config`` may have the form of the answer.
-    return [
-        (name, value)
-        for name, value in found
-        if name != "output_config" or (_members(value) or {}).keys() == {"effort"}
-    ]
-
-
-def _model(document: dict[str, msgspec.Raw]) -> bytes:
-    return bytes(document.get("model", b""))
+def _lesser(value: bytes) -> bytes | None:
+    """Return the value to send in place of a refused one, or None."""
+    members = _members(value) or {}
+    effort = _LESS.get(bytes(members.get("effort", b"")))
+    if effort is None:
+        return _LESS.get(value)
+    return msgspec.json.encode({**members, "effort": msgspec.Raw(effort)})
 
 
 def _members(data: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:

@@ -149,6 +149,8 @@ def _apply_quirks(
     if left is system:
         return body, dropped
     document["system"] = msgspec.Raw(msgspec.json.encode(left))
+    if not left:
+        del document["system"]
     return msgspec.json.encode(document), (*dropped, "attribution")
 
 

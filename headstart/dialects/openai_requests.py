@@ -369,24 +369,34 @@ def write_messages(
 
     ``tool`` messages hold text alone, so media in results follow in a user message.
     """
+    messages: Sequence[Message] = asked.messages
+    if not losses.own:
+        messages = tuple(_with_media_apart(messages))
+        messages = messages if quirks.system == "anywhere" else _for_templates(messages)
     written: list[dict[str, Any]] = []
-    media: list[dict[str, Any]] = []
-    free = losses.own or quirks.system == "anywhere"
-    for message in asked.messages if free else _for_templates(asked.messages):
+    for message in messages:
         if message.role == "tool":
-            for part in message.parts:
-                if isinstance(part, ResultPart):
-                    written.append(_write_result(part, losses))
-                    media.extend(_result_media(part, losses))
-            continue
-        if media:
-            written.append({"role": "user", "content": media})
-            media = []
-        written.append(_write_message(message, losses))
-    if media:
-        written.append({"role": "user", "content": media})
+            results = (part for part in message.parts if isinstance(part, ResultPart))
+            written += [_write_result(part, losses) for part in results]
+        else:
+            written.append(_write_message(message, losses))
     _mark_prefill(written, quirks, losses)
     return written
+
+
+def _with_media_apart(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield the messages, and the media of results in messages of the user."""
+    media: list[MessagePart] = []
+    for message in messages:
+        if message.role == "tool":
+            for part in message.parts:
+                media += _result_media(part) if isinstance(part, ResultPart) else ()
+        elif media:
+            yield Message(role="user", parts=tuple(media))
+            media = []
+        yield message
+    if media:
+        yield Message(role="user", parts=tuple(media))
 
 
 def _for_templates(messages: Sequence[Message]) -> list[Message]:
@@ -397,26 +407,30 @@ def _for_templates(messages: Sequence[Message]) -> list[Message]:
     conversation stays the same, and the provider's prompt cache finds it. Later ones join the
     user's messages, in the form in which Claude Code sends them to models that take no others.
     """
-    first = Message(role="system", parts=())
-    said: list[Message] = []
+    first: list[Message] = []
+    said: list[list[Message]] = []
     began = False
     for message in messages:
         began = began or message.role in ("assistant", "tool")
         told = message.role in ("system", "developer")
+        if told and not any(not isinstance(part, TextPart) or part.text for part in message.parts):
+            continue  # it says nothing
         if told and not began:
-            first = _joined(first, message)
+            first.append(message)
             continue
         own = _reminder(message) if told else message
-        if said and said[-1].role == own.role == "user":
-            said[-1] = _joined(said[-1], own)
+        if said and said[-1][0].role == own.role == "user":
+            said[-1].append(own)
         else:
-            said.append(own)
-    return [first, *said] if first.parts else said
+            said.append([own])
+    turns = [each[0] if len(each) == 1 else _joined("user", each) for each in said]
+    return [_joined("system", first), *turns] if first else turns
 
 
-def _joined(one: Message, other: Message) -> Message:
-    extra = {**one.extra, **other.extra}
-    return msgspec.structs.replace(one, parts=(*one.parts, *other.parts), extra=extra)
+def _joined(role: Role, messages: Sequence[Message]) -> Message:
+    parts = tuple(part for message in messages for part in message.parts)
+    extra = {name: value for message in messages for name, value in message.extra.items()}
+    return Message(role=role, name=messages[0].name, parts=parts, extra=extra)
 
 
 def _reminder(message: Message) -> Message:
@@ -501,12 +515,12 @@ def _write_result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]
     }
 
 
-def _result_media(part: ResultPart, losses: TranslationLosses) -> Iterator[dict[str, Any]]:
+def _result_media(part: ResultPart) -> Iterator[MessagePart]:
     """Yield the media of a result, after a text that names their call."""
-    media = [piece for piece in part.content if not losses.own and _is_media(piece)]
+    media = list(filter(_is_media, part.content))
     if media:
-        yield {"type": "text", "text": f"Returned by the tool call {part.id}:"}
-        yield from (_write_part(piece, losses) for piece in media)
+        yield TextPart(text=f"Returned by the tool call {part.id}:")
+        yield from media
 
 
 def _is_media(part: MessagePart) -> bool:

@@ -494,10 +494,9 @@ class RequestForm:
 
         Only tools are there whose names differ.
         """
-        tools = document.get("tools")
-        names = [
-            name for tool in (tools if isinstance(tools, list) else ()) for name in _names(tool)
-        ]
+        fields = (document.get("tools"), document.get("functions"))
+        tools = [tool for field in fields if isinstance(field, list) for tool in field]
+        names = [name for tool in tools for name in _names(tool)]
         return {short: ("", name) for name in names if (short := portable_name(name)) != name}
 
     def has_tools(self, document: dict[str, Any]) -> bool:

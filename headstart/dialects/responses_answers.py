@@ -448,6 +448,7 @@ class ResponsesDecoder(JSONDecoder):
                 id=as_text(item.get("call_id")),
                 name=as_text(item.get("name")),
                 kind="function" if kind == "function_call" else "custom",
+                extra={NAMESPACE: item[NAMESPACE]} if as_text(item.get(NAMESPACE)) else {},
             )
         elif kind in ("message", "reasoning"):
             begun = {"content", SUMMARY, "encrypted_content"}

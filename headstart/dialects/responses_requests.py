@@ -48,7 +48,7 @@ from headstart.dialects.requests import (
 )
 from headstart.dialects.requests import apply_quirks as leave_out_rejected
 from headstart.errors import InvalidRequest
-from headstart.types import ChatRequest
+from headstart.types import NAMESPACE, ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -172,7 +172,7 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
         temperature=fields.number("temperature"),
         top_p=fields.number("top_p"),
         tools=tuple(_read_tools(fields)),
-        tool_choice=_read_tool_choice(fields),
+        tool_choice=_read_tool_choice(fields, request.document),
         parallel_tool_calls=fields.boolean("parallel_tool_calls"),
         response_format=wanted,
         reasoning=_read_reasoning(fields),
@@ -196,13 +196,14 @@ def _only_here(name: str) -> InvalidRequest:
 def _read_items(fields: Fields) -> list[Message]:
     """Return the items as messages. Neighbouring items of the model become one turn."""
     messages: list[Message] = []
+    parts: list[list[MessagePart]] = []
     for item in fields.objects("input"):
         kind = item.text("type") or ("message" if "role" in item else "unknown")
         if kind == "message":
             message = _read_message(item)
         elif kind in ("function_call", "reasoning"):
-            part = _read_call(item) if kind == "function_call" else _read_thought(item)
-            message = Message(role="assistant", parts=(part,))
+            one = _read_call(item) if kind == "function_call" else _read_thought(item)
+            message = Message(role="assistant", parts=(one,))
         elif kind == "function_call_output":
             message = Message(role="tool", parts=(_read_result(item),))
         elif kind == "item_reference":
@@ -210,21 +211,24 @@ def _read_items(fields: Fields) -> list[Message]:
         else:
             foreign = ForeignPart(kind=kind, value={"type": kind, **item.rest()})
             message = Message(role="assistant", parts=(foreign,))
-        if messages and _belongs_to(messages[-1], message):
-            parts = (*messages[-1].parts, *message.parts)
-            extra = {**messages[-1].extra, **message.extra}
-            messages[-1] = Message(role=message.role, parts=parts, extra=extra)
+        if messages and _belongs_to(messages[-1].role, parts[-1], message):
+            parts[-1] += message.parts
+            messages[-1].extra.update(message.extra)
         else:
             messages.append(message)
-    return messages
+            parts.append([*message.parts])
+    return [
+        msgspec.structs.replace(message, parts=tuple(said))
+        for message, said in zip(messages, parts, strict=True)
+    ]
 
 
-def _belongs_to(turn: Message, message: Message) -> bool:
+def _belongs_to(role: Role, parts: Sequence[MessagePart], message: Message) -> bool:
     """Tell whether a message continues a turn. Two texts of the model stay two turns."""
-    if turn.role != message.role or message.role not in ("assistant", "tool"):
+    if role != message.role or message.role not in ("assistant", "tool"):
         return False
     speaks = any(isinstance(part, TextPart | MediaPart) for part in message.parts)
-    return not speaks or all(isinstance(part, ReasoningPart) for part in turn.parts)
+    return not speaks or all(isinstance(part, ReasoningPart) for part in parts)
 
 
 def _read_message(item: Fields) -> Message:
@@ -276,7 +280,7 @@ def _read_call(item: Fields) -> CallPart:
     item.discard(*_OF_ITEMS)
     return CallPart(
         id=item.required_text("call_id"),
-        name=_one_name(item.text("namespace"), item.required_text("name")),
+        name=_one_name(item.text(NAMESPACE), item.required_text("name")),
         arguments=item.text("arguments") or "",
         extra=item.rest(),
     )
@@ -321,22 +325,31 @@ def namespaced(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {
         _one_name(space, name): (space, name)
         for tool in listed_objects(document, "tools")
-        if tool.get("type") == "namespace" and (space := as_text(tool.get("name")))
+        if tool.get("type") == NAMESPACE and (space := as_text(tool.get("name")))
         for each in listed_objects(tool, "tools")
         if (name := as_text(each.get("name")))
     }
 
 
 def _read_tools(fields: Fields) -> Iterator[Tool | ForeignTool]:
-    """Yield the tools. The first tool of a namespace begins with the description of it."""
-    for tool in fields.objects("tools"):
-        if tool.peek("type") != "namespace":
+    """Yield the tools. The first tool of a namespace begins with the description of it.
+
+    Raises InvalidRequest if a tool in a namespace would have the name of another tool.
+    """
+    tools = fields.objects("tools")
+    taken = {as_text(tool.peek("name")) for tool in tools if tool.peek("type") != NAMESPACE}
+    for tool in tools:
+        if tool.peek("type") != NAMESPACE:
             yield _read_tool(tool)
             continue
         tool.discard("type")
         namespace, about = tool.required_text("name"), tool.text("description")
         for each in tool.objects("tools"):
             read = _read_tool(each, namespace)
+            if isinstance(read, Tool):
+                if read.name in taken:
+                    raise _only_here(f"two tools with the name {read.name}")
+                taken.add(read.name)
             if about and isinstance(read, Tool):
                 told = f"{about}\n\n{read.description}" if read.description else about
                 read, about = msgspec.structs.replace(read, description=told), None
@@ -351,7 +364,7 @@ def _read_tool(tool: Fields, namespace: str | None = None) -> Tool | ForeignTool
     return msgspec.structs.replace(read, name=_one_name(namespace, read.name))
 
 
-def _read_tool_choice(fields: Fields) -> ToolChoice | None:
+def _read_tool_choice(fields: Fields, document: dict[str, Any]) -> ToolChoice | None:
     value = fields.peek("tool_choice")
     if value in ("auto", "none", "required"):
         return ToolChoice(mode=fields.value("tool_choice"))
@@ -363,11 +376,25 @@ def _read_tool_choice(fields: Fields) -> ToolChoice | None:
         mode = choice.text("mode") or "auto"
         if mode not in ("auto", "required"):
             raise choice.invalid("mode", "must be auto or required")
-        names = tuple(tool.required_text("name") for tool in choice.objects("tools"))
+        names = _chosen(choice.objects("tools"), document)
         return ToolChoice(mode="auto" if mode == "auto" else "required", names=names)
     if kind not in ("function", "custom"):
         raise _only_here(f"tool_choice of type {kind}")
-    return ToolChoice(mode="named", names=(choice.required_text("name"),))
+    names = _chosen([choice], document)
+    return ToolChoice(mode="named" if len(names) == 1 else "required", names=names)
+
+
+def _chosen(tools: Sequence[Fields], document: dict[str, Any]) -> tuple[str, ...]:
+    """Return the one names of tools that a choice names: by their own names, or by a namespace."""
+    found: dict[tuple[bool, str], list[str]] = {}
+    for one, (space, own) in namespaced(document).items():
+        found.setdefault((True, space), []).append(one)
+        found.setdefault((False, own), []).append(one)
+    for tool in listed_objects(document, "tools"):
+        if tool.get("type") != NAMESPACE and (name := as_text(tool.get("name"))):
+            found[False, name] = [name]
+    named = ((tool.text("type") == NAMESPACE, tool.required_text("name")) for tool in tools)
+    return tuple(one for place in dict.fromkeys(named) for one in found.get(place, place[1:]))
 
 
 def _read_text(fields: Fields) -> tuple[ResponseFormat | None, dict[str, Any]]:

@@ -129,8 +129,9 @@ class _Canonical:
                 )
             case ToolCallDelta():
                 first = self._called.setdefault(event.choice, event.index)
+                event = self._renamed(event)
                 if not naming.functions:
-                    return self._identified(self._renamed(event))
+                    return self._identified(event)
                 legacy = msgspec.structs.replace(event, id=None, kind="function_call")
                 return legacy if event.index == first else None
             case Finished(reason="stop" | "tool_calls") if event.choice in self._called:

@@ -9,8 +9,10 @@ import anthropic
 import openai
 import pytest
 
+from headstart.canonical_request import portable_name
 from support.proxied import proxied
 from support.scripted import ScriptedUpstream, chunk
+from support.scripted_messages import ScriptedMessages
 
 if TYPE_CHECKING:
     from support.proxied import Proxied
@@ -148,9 +150,12 @@ async def test_a_tool_with_a_long_name_is_called_and_named_in_the_next_request(
     assert [each["function"]["name"] for each in last["messages"][1]["tool_calls"]] == [look, short]
 
 
-async def test_a_name_of_geminis_api_is_one_that_all_providers_take() -> None:
+@pytest.mark.parametrize(
+    ("own", "begins"), [("crm.find:all", "crm_find_all_"), ("3d", "_3d_"), ("-x", "_-x_")]
+)
+async def test_a_name_of_geminis_api_is_one_that_all_providers_take(own: str, begins: str) -> None:
     server = CallingServer()
-    tools = [{"functionDeclarations": [{"name": "crm.find:all", "parametersJsonSchema": SCHEMA}]}]
+    tools = [{"functionDeclarations": [{"name": own, "parametersJsonSchema": SCHEMA}]}]
     asked = {"contents": [{"role": "user", "parts": [{"text": "Find it."}]}], "tools": tools}
     async with (
         proxied(server) as proxy,
@@ -162,6 +167,17 @@ async def test_a_name_of_geminis_api_is_one_that_all_providers_take() -> None:
     ):
         answer = await response.json()
     (part,) = answer["candidates"][0]["content"]["parts"]
-    assert part["functionCall"]["name"] == "crm.find:all"
+    assert part["functionCall"]["name"] == own
     name = server.calls[0].json["tools"][0]["function"]["name"]
-    assert name.startswith("crm_find_all_")
+    assert name.startswith(begins)
+
+
+async def test_a_function_of_the_older_api_is_called_by_its_own_name() -> None:
+    server = ScriptedMessages()
+    name = portable_name("crm.find")
+    server.content = [{"type": "tool_use", "id": "toolu_1", "name": name, "input": {}}]
+    async with proxied(server, provider={"dialect": "anthropic"}) as proxy:
+        reply = await proxy.ask(functions=[{"name": "crm.find", "parameters": SCHEMA}])
+    assert server.calls[0].json["tools"][0]["name"] == name
+    message = json.loads(reply.body)["choices"][0]["message"]
+    assert message["function_call"]["name"] == "crm.find"

@@ -330,6 +330,14 @@ async def test_a_line_for_anthropics_billing_goes_to_anthropic_alone(
     assert (reply.headers.get("x-headstart-transforms") is None) == kept
 
 
+@pytest.mark.parametrize("system", [LINE, [{"type": "text", "text": LINE}]])
+async def test_a_system_prompt_of_this_line_alone_is_left_out(system: Any) -> None:
+    upstream = ScriptedMessages()
+    async with proxied(upstream, provider={"also_speaks": ["anthropic"]}) as proxy:
+        await ask(proxy.url, proxy.session, system=system)
+    assert "system" not in upstream.calls[0].json
+
+
 async def test_claude_codes_prompt_has_one_system_message_for_other_providers() -> None:
     """Chat templates of Qwen, Llama and Gemma refuse a system message in the conversation."""
     call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}

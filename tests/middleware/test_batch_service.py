@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
 from headstart.middleware.batches import service as service_module
-from headstart.middleware.batches.journal import BatchFolder, KeptBatch
+from headstart.middleware.batches.journal import BatchFolder, KeptBatch, KeptFile
 from headstart.middleware.batches.service import PIECE, WINDOW_S, BatchService
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.observers import Observers
@@ -268,6 +269,34 @@ async def test_a_batch_goes_on_elsewhere_although_the_clock_was_put_back(
     caller.open.set()
     await caller.until(second, id, "completed")
     await caller.aclose(second)
+
+
+@pytest.mark.parametrize("kind", [KeptFile, KeptBatch])
+async def test_a_disk_that_is_full_at_the_end_keeps_one_output(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, kind: type[Any]
+) -> None:
+    monkeypatch.setattr("headstart.middleware.batches.service.AGAIN_S", 0.01)
+    failed: list[Any] = []
+
+    def save(folder: BatchFolder, owner: str, document: Any) -> None:
+        ends = isinstance(document, KeptFile) or document.has_ended
+        if type(document) is kind and ends and caller.open.is_set() and len(failed) < 3:
+            failed.append(document)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        saved(folder, owner, document)
+
+    saved = BatchFolder.save
+    service = caller.service()
+    id = await caller.begin(service, 2)
+    monkeypatch.setattr(BatchFolder, "save", save)
+    caller.open.set()
+    batch = await caller.until(service, id, "completed")
+    assert len(failed) == 3
+    data = await anyio.to_thread.run_sync(
+        lambda: {p.stem for p in caller.folder.root.rglob("*.data")}
+    )
+    assert data == {batch["input_file_id"], batch["output_file_id"]}
+    await caller.aclose(service)
 
 
 async def test_one_batch_waits_for_another(caller: Caller) -> None:

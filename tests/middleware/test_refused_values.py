@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headstart.canonical_request import RefusedValues, ValueRefused
+from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.settings import UpstreamSettings
+from support.candidates import make_call
 from support.proxied import proxied, reply_of
 from support.scripted import ScriptedUpstream
+from support.serving import serving
+
+if TYPE_CHECKING:
+    from support.proxied import Proxied
 
 OPENAI = '{"error":{"message":"Unsupported parameter: \'top_p\' is not supported with this model.",'
 OPENAI += '"type":"invalid_request_error","param":"top_p","code":"unsupported_parameter"}}'
@@ -51,6 +59,8 @@ OLD_LIMIT = (
         (LIMIT, VLLM_LIMIT, {}),
         (LIMIT, OPENAI_LIMIT, {"max_completion_tokens": 16384}),
         (LIMIT, GROQ_LIMIT, {"max_completion_tokens": 8192}),
+        (LIMIT, GROQ_LIMIT.replace("8192", "8192" * 2000), {}),
+        (LIMIT, OPENAI_LIMIT.replace("16384", "16,384"), {"max_completion_tokens": 16384}),
         ({"max_tokens": 64000}, DEEPSEEK_LIMIT, {"max_tokens": 8192}),
         ({"max_tokens": 64000}, CLAUDE_LIMIT, {"max_tokens": 8192}),
         ({"max_tokens": 32000}, OLD_LIMIT, {}),
@@ -58,6 +68,11 @@ OLD_LIMIT = (
         ({"reasoning_effort": "xhigh"}, VLLM, {"reasoning_effort": "high"}),
         ({"reasoning_effort": "high"}, VLLM, {}),
         ({"seed": 1}, MISTRAL, {}),
+        (
+            {"output_config": {"effort": "max"}},
+            ANTHROPIC,
+            {"output_config": {"effort": "high"}},
+        ),
         ({"output_config": {"effort": "low"}, "max_tokens": 9}, ANTHROPIC, {"max_tokens": 9}),
         ({"thinking": {"type": "adaptive"}}, '"llama3" does not support thinking', {}),
         ({"presence_penalty": 1}, '{"error":"Argument not supported: presencePenalty"}', {}),
@@ -70,22 +85,22 @@ def test_a_request_goes_without_a_value_that_the_model_refused(
     refused = RefusedValues()
     body = json.dumps({"model": "m", **sent}).encode()
     with pytest.raises(ValueRefused):
-        refused.check(400, body, error.encode())
-    written, names = refused.without(body)
+        refused.check("m", 400, body, error.encode())
+    written, names = refused.without("m", body)
     assert json.loads(written) == {"model": "m", **left}
     assert names == tuple(name for name in sent if left.get(name) != sent[name])
     other = json.dumps({"model": "n", **sent}).encode()
-    assert refused.without(other) == (other, ())
+    assert refused.without("n", other) == (other, ())
 
 
 def test_a_provider_that_needs_a_limit_gets_the_largest_one_or_the_same() -> None:
     body = b'{"model":"m","max_tokens":64000}'
     refused = RefusedValues(needs_limit=True)
-    refused.check(400, body, OLD_LIMIT.encode())
-    assert refused.without(body) == (body, ())
+    refused.check("m", 400, body, OLD_LIMIT.encode())
+    assert refused.without("m", body) == (body, ())
     with pytest.raises(ValueRefused):
-        refused.check(400, body, CLAUDE_LIMIT.encode())
-    assert json.loads(refused.without(body)[0])["max_tokens"] == 8192
+        refused.check("m", 400, body, CLAUDE_LIMIT.encode())
+    assert json.loads(refused.without("m", body)[0])["max_tokens"] == 8192
 
 
 @pytest.mark.parametrize(
@@ -97,15 +112,43 @@ def test_a_provider_that_needs_a_limit_gets_the_largest_one_or_the_same() -> Non
         ({"thinking": {}}, 400, '{"error":"messages.1: thinking blocks must come first"}'),
         (LIMIT, 400, '{"error":"the prompt has 40000 tokens, and the context length is 32768"}'),
         (LIMIT, 400, '{"error":"max_completion_tokens must be an integer"}'),
+        (LIMIT, 400, "max_" * 2500),
         ({"seed": 1}, 400, '{"error":"messages.0.seed: Extra inputs are not permitted"}'),
+        ({"seed": 1}, 422, MISTRAL.replace('"seed"', '"messages",0,"user","seed"')),
         ({"seed": 1}, 400, '{"error":{"message":"no seed is supported","param":"messages"}}'),
     ],
 )
 def test_other_errors_leave_nothing_out(sent: dict[str, Any], status: int, error: str) -> None:
     refused = RefusedValues()
     body = json.dumps({"model": "m", **sent}).encode()
-    refused.check(status, body, error.encode())
-    assert refused.without(body) == (body, ())
+    refused.check("m", status, body, error.encode())
+    assert refused.without("m", body) == (body, ())
+
+
+def test_a_limit_that_exceeds_the_context_stays_in_requests_with_shorter_prompts() -> None:
+    refused = RefusedValues()
+    long, longer, short = (
+        json.dumps({"model": "m", "messages": text, "max_tokens": 32000}).encode()
+        for text in ("x" * 400, "x" * 500, "x")
+    )
+    with pytest.raises(ValueRefused):
+        refused.check("m", 400, long, OLD_LIMIT.encode())
+    for body in (long, longer):
+        assert "max_tokens" not in json.loads(refused.without("m", body)[0])
+    assert refused.without("m", short) == (short, ())
+
+
+def test_values_without_end_take_no_more_memory_and_are_still_left_out() -> None:
+    refused = RefusedValues()
+    for number in range(1100):
+        body = json.dumps({"temperature": number}).encode()
+        with pytest.raises(ValueRefused):
+            refused.check("m", 400, body, b"temperature is not supported")
+        assert refused.without("m", body) == (b"{}", ("temperature",))
+    assert refused.without("m", b'{"temperature":0}') == (b'{"temperature":0}', ())
+    with pytest.raises(ValueRefused):
+        refused.check("m", 400, b'{"seed":1}', b"seed is not supported")
+    assert refused.without("m", b'{"seed":2}') == (b"{}", ("seed",)), "no seed is supported"
 
 
 class Strict(ScriptedUpstream):
@@ -167,3 +210,79 @@ async def test_a_request_in_the_providers_own_dialect_stays_as_it_is() -> None:
     async with proxied(server) as proxy:
         assert (await proxy.ask(temperature=1)).status == 400
     assert len(server.calls) == 1
+
+
+class Refusing(ScriptedUpstream):
+    """Refuses a temperature. ``always``: it answers no request. ``then``: its next statuses."""
+
+    always = ""
+    then: tuple[int, ...] = ()
+
+    async def _answer(self, call: Any, send: Any) -> None:
+        self.status, self.body = 200, None
+        if "temperature" in call.json or self.always:
+            quoted = self.always or "temperature is not supported"
+            self.status, self.body = 400, json.dumps({"error": {"message": quoted}}).encode()
+        elif self.then:
+            (self.status, *rest), self.body = self.then, b"{}"
+            self.then = tuple(rest)
+        await super()._answer(call, send)
+
+
+async def asked(proxy: Proxied, **settings: Any) -> int:
+    document = {**ASKED, "generationConfig": settings}
+    headers = {"x-goog-api-key": "k", "cache-control": "no-store"}
+    async with proxy.session.post(proxy.url + PATH, json=document, headers=headers) as response:
+        return response.status
+
+
+@pytest.mark.anyio
+async def test_an_error_that_quotes_the_prompt_makes_no_value_a_refused_one() -> None:
+    server = Refusing()
+    async with proxied(server) as proxy:
+        server.always = "images are not supported: which seed and top_p did you mean?"
+        assert await asked(proxy, topP=0.5, seed=3) == 400
+        assert len(server.calls) == 3
+        server.always = ""
+        assert await asked(proxy, topP=0.5, seed=3) == 200
+    assert (server.calls[-1].json["top_p"], server.calls[-1].json["seed"]) == (0.5, 3)
+
+
+@pytest.mark.anyio
+async def test_a_provider_that_is_down_is_not_asked_twice_as_often() -> None:
+    server = Refusing()
+    server.then = (503,)
+    async with proxied(server) as proxy:
+        assert await asked(proxy, temperature=1) == 200
+    assert ["temperature" in call.json for call in server.calls] == [True, False, False]
+
+
+@pytest.mark.anyio
+async def test_a_field_that_the_operator_set_is_always_sent() -> None:
+    server = Refusing()
+    async with proxied(server, provider={"fields": {"temperature": 0.3}}) as proxy:
+        assert await asked(proxy) == 400
+    assert len(server.calls) == 1
+
+
+@pytest.mark.anyio
+async def test_a_provider_whose_path_names_the_model_gets_one_more_request() -> None:
+    server = Refusing()
+    server.always = "temperature is not supported"
+    provider = {"dialect": "anthropic", "quirks": {"raw_predict": True}}
+    async with proxied(server, provider=provider) as proxy:
+        assert (await proxy.ask(temperature=0.5)).status == 400
+    assert ["temperature" in call.json for call in server.calls] == [True, False]
+
+
+@pytest.mark.anyio
+async def test_calls_of_commands_go_without_refused_values_too() -> None:
+    server = Refusing()
+    async with serving(server) as url:
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url, dialect="openai"))
+        body = json.dumps({**ASKED, "model": "m"}).encode()
+        call = make_call(body, GEMINI_GENERATE, path=PATH.encode())
+        async with await upstream.send(call) as reply:
+            assert reply.status == 200
+        await upstream.aclose()
+    assert len(server.calls) == 2

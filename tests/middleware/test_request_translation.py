@@ -176,6 +176,17 @@ def test_images_of_a_result_follow_the_results() -> None:
     ]
 
 
+def test_images_of_a_result_and_the_users_text_after_it_are_one_message() -> None:
+    """Chat templates of open models refuse two messages of the user in a row."""
+    use = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
+    png = image(type="base64", media_type="image/png", data=PNG)
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [png]}
+    text = {"type": "text", "text": "And now?"}
+    written = to_openai(USER, {"role": "assistant", "content": [use]}, user(result, text))
+    assert [each["role"] for each in written] == ["user", "assistant", "tool", "user"]
+    assert [part["type"] for part in written[-1]["content"]] == ["text", "image_url", "text"]
+
+
 def test_legacy_functions_become_tools() -> None:
     legacy = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}}
     messages = [USER, legacy, {"role": "function", "name": "f", "content": "r"}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import openai.types.responses.response_create_params as api
@@ -526,6 +527,38 @@ def test_what_cannot_be_told_is_named(fields: dict[str, Any], words: str) -> Non
         translate(OPENAI_CHAT, **fields)
 
 
+def test_a_later_system_message_without_a_text_is_left_out() -> None:
+    said = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
+    empty = [{"role": "developer", "content": ""}, {"role": "system", "content": []}]
+    written = json.loads(translate(OPENAI_CHAT, input=[*said, *empty]).body)
+    assert written["messages"] == said
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": "x"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": ""},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+    ],
+)
+def test_many_items_are_joined_in_linear_time(item: dict[str, Any]) -> None:
+    """By the square of their number, as it once was, they took 10 seconds."""
+    user = {"role": "user", "content": "u"}
+    began = time.process_time()
+    written = translate(OPENAI_CHAT, input=[user, *[item] * 60_000, user])
+    assert time.process_time() - began < 4.0
+    assert len(written.body) > 60_000
+
+
+def test_tools_that_a_choice_names_again_and_again_are_told_once() -> None:
+    inside = [namespace(f"n{number}", "find") for number in range(100)]
+    choice = {"type": "allowed_tools", "tools": [{"type": "function", "name": "find"}] * 100}
+    asked = DIALECT.read_request(request_of(tools=inside, tool_choice=choice))
+    assert asked.tool_choice is not None
+    assert len(asked.tool_choice.names) == 100
+
+
 def test_a_provider_that_takes_them_anywhere_gets_each_system_message_in_its_place() -> None:
     said = [{"role": "user", "content": "Hi"}, {"role": "developer", "content": "Be brief."}]
     written = translate(OPENAI_CHAT, Quirks(system="anywhere"), instructions="Be kind.", input=said)
@@ -546,6 +579,40 @@ def test_a_tool_of_a_namespace_has_one_name_that_providers_take(target: Any) -> 
     named = FORM.tool_names(request_of(**asked).document)
     own = [("crm", "lookup"), (long[0], long[1]), (long[0], long[2])]
     assert [named[name] for name in found] == own
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        ({"type": "function", "name": "find"}, ("named", ["crm__find"])),
+        ({"type": "function", "name": "look"}, ("named", ["look"])),
+        ({"type": "function", "name": "count"}, ("required", ["crm__count", "hr__count"])),
+        (
+            [{"type": "namespace", "name": "crm"}],
+            ("auto", ["crm__look", "crm__find", "crm__count"]),
+        ),
+        ([NAMED, {"type": "function", "name": "find"}], ("auto", ["look", "crm__find"])),
+    ],
+)
+def test_a_choice_of_tools_has_the_names_that_the_provider_got(choice: Any, told: Any) -> None:
+    inside = [namespace("crm", "look", "find", "count"), namespace("hr", "count")]
+    if isinstance(choice, list):
+        choice = {"type": "allowed_tools", "tools": choice}
+    asked = DIALECT.read_request(request_of(tools=[*TOOLS, *inside], tool_choice=choice))
+    assert asked.tool_choice is not None
+    assert (asked.tool_choice.mode, list(asked.tool_choice.names)) == told
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [namespace("crm", "look"), {**TOOLS[0], "name": "crm__look"}],
+        [namespace("crm", "look"), namespace("crm_", "look")],
+    ],
+)
+def test_two_tools_that_would_have_one_name_are_refused(tools: Any) -> None:
+    with pytest.raises(InvalidRequest, match="two tools with the name crm__look"):
+        translate(OPENAI_CHAT, tools=tools)
 
 
 @pytest.mark.parametrize(

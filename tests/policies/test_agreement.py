@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.policies.agreement.judge import (
     ENCODED_CHARS,
     LIKENESS_FEATURES,
@@ -31,6 +32,7 @@ from headstart.types import (
     Text,
     ToolCall,
 )
+from support.events import folded
 
 RESET = (
     "To reset your password, open Settings, choose Security and click Reset password. "
@@ -156,6 +158,20 @@ def test_tool_calls_are_compared_by_name_and_arguments(
     verdict = agreement(answer("Let me see.", fresh), answer(cached, finish="tool_calls"))
     assert verdict.same is same
     assert verdict.method is AgreementMethod.STRUCTURED
+
+
+def test_calls_of_tools_in_two_namespaces_differ() -> None:
+    """Their own names and arguments are equal."""
+    sales, staff = (
+        OPENAI_RESPONSES.decode_body(
+            200,
+            b'{"status":"completed","output":[{"type":"function_call","call_id":"c","name":"find",'
+            b'"namespace":"%b","arguments":"{}"}]}' % namespace,
+        )
+        for namespace in (b"sales", b"staff")
+    )
+    assert agreement(folded(sales), folded(staff)).same is False
+    assert agreement(folded(sales), folded(sales)).same is True
 
 
 def test_parallel_tool_calls_may_come_in_any_order() -> None:

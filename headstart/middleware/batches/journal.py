@@ -558,7 +558,10 @@ class BatchFolder:
         return sorted(found, key=lambda each: (each.created_at, each.id), reverse=True)
 
     def keep(self, owner: str, data: Path, filename: str, purpose: str, now: float) -> KeptFile:
-        """Make a file of ``data``, which is moved into the folder of its owner."""
+        """Make a file of ``data``, which is moved into the folder of its owner.
+
+        After an OSError it is deleted.
+        """
         file = KeptFile(
             id=new_id("file-"),
             bytes=data.stat().st_size,
@@ -569,7 +572,11 @@ class BatchFolder:
         place = self.path(owner, file.id, "data")
         place.parent.mkdir(mode=0o700, exist_ok=True)
         data.replace(place)
-        self.save(owner, file)
+        try:
+            self.save(owner, file)
+        except OSError:
+            self.delete(owner, file.id)
+            raise
         return file
 
     def delete(self, owner: str, id: str) -> None:

@@ -493,7 +493,7 @@ class BatchService:
             await asyncio.sleep(LOOK_S)
 
     async def _finish(self, running: _OpenBatch, reason: str | None, counts: RequestCounts) -> None:
-        """Write the output, and save how the batch ended."""
+        """Write the output, and save how the batch ended. After an OSError no output is left."""
         owner, batch, requests, journal = running
         now = self.clock()
         code, why = STOPPED, f"the batch was stopped before it was asked: {reason}"
@@ -504,27 +504,34 @@ class BatchService:
             for each in requests
             if reason not in (None, CANCELLED) and not journal.holds(each.place)
         ]
-        output, errors = await asyncio.to_thread(self._write_output, running, unanswered, now)
         status, times = _ENDINGS.get(reason, ("failed", ("failed_at",)))
         done = msgspec.structs.replace(
             batch,
             status=status,
-            output_file_id=output,
-            error_file_id=errors,
             request_counts=counts,
             errors=None if reason in _ENDINGS else _errors(STOPPED, str(reason), None),
             **dict.fromkeys((*times, "finalizing_at"), int(now)),
         )
-        await asyncio.to_thread(self.folder.save, owner, done)
+        ids: dict[str, str] = {}
+        try:
+            await asyncio.to_thread(self._write_output, running, unanswered, now, ids)
+            done = msgspec.structs.replace(done, **ids)
+            await asyncio.to_thread(self.folder.save, owner, done)
+        except OSError:
+            for id in ids.values():
+                await asyncio.to_thread(self.folder.delete, owner, id)
+            raise
 
     def _write_output(
-        self, running: _OpenBatch, unanswered: list[msgspec.Raw], now: float
-    ) -> tuple[str | None, str | None]:
-        """Write the files of answers and of errors, and return their ids. It blocks."""
-        ids: list[str | None] = []
+        self,
+        running: _OpenBatch,
+        unanswered: list[msgspec.Raw],
+        now: float,
+        ids: dict[str, str],
+    ) -> None:
+        """Write the files of answers and of errors, and note their ids. It blocks."""
         for name, succeeded in (("output", True), ("error", False)):
             place = self.folder.root / new_id("data-")
-            id = None
             try:
                 count = running.journal.write_output(place, succeeded=succeeded)
                 if not succeeded and unanswered:
@@ -533,11 +540,10 @@ class BatchService:
                 if count or (unanswered and not succeeded):
                     place.chmod(0o600)
                     filename = f"{running.batch.id}_{name}.jsonl"
-                    id = self.folder.keep(running.owner, place, filename, OUTPUT, now).id
+                    kept = self.folder.keep(running.owner, place, filename, OUTPUT, now)
+                    ids[f"{name}_file_id"] = kept.id
             finally:
                 place.unlink(missing_ok=True)
-            ids.append(id)
-        return ids[0], ids[1]
 
     async def _fail(self, owner: str, batch: KeptBatch, message: str, line: int | None) -> None:
         failed = msgspec.structs.replace(

@@ -23,6 +23,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from msgspec.structs import replace
 from yarl import URL
 
+from headstart.canonical_request import ValueRefused
 from headstart.dialects.registry import (
     BY_SETTING,
     DIALECTS,
@@ -434,11 +435,9 @@ class HTTPUpstream:
     async def send(self, call: Call) -> Reply:
         """Send the call, with ``call.upload`` as it arrives.
 
-        Waits for status and headers, and for the whole of an error. If the reply is closed before
-        its body was read to the end, the connection is closed, too. Only if nothing but the end of
-        the body is missing, it is kept for ``AFTER_END_S``, so that the next call can use it.
-        Raises UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError, InvalidRequest for a
-        request that the upstream's dialect cannot express, and ValueRefused: then send it again.
+        Waits for the head of the answer, and for the whole of an error. If the reply is closed
+        before the end of its body, the connection is closed, too; if only the end is missing, it is
+        kept for ``AFTER_END_S``. Raises UpstreamError, or InvalidRequest for an inexpressible call.
         """
         incoming = self._incoming(call)
         sent = self.writer.write(call, incoming.client, incoming.own)
@@ -461,6 +460,8 @@ class HTTPUpstream:
             return await self._reply(response, incoming, sent)
         except BaseException as error:
             await self._close(response, error)
+            if isinstance(error, ValueRefused):
+                return await self.writer.sent_again(error, self.send(call))
             raise
 
     async def _request(
@@ -595,8 +596,7 @@ class HTTPUpstream:
     ) -> Reply:
         """Return the answer that has begun. Raises UpstreamProtocolError or ValueRefused.
 
-        The first bytes tell JSON from a stream, whatever the media type says. An error is read
-        whole before its headers pass: its body may tell when to retry.
+        The first bytes tell JSON from a stream. An error is read whole: it may tell when to retry.
         """
         transcript, first = Transcript(), b""
         secrets = self.writer.secrets
@@ -616,7 +616,7 @@ class HTTPUpstream:
             error_body, headers = self.writer.masked(await self._read_ahead(response), head.headers)
             head = replace(head, headers=headers, is_plain=head.is_plain or bool(secrets))
             if incoming.client is not incoming.own:
-                self.writer.refused.check(head.status, sent.body, error_body)
+                self.writer.refused.check(incoming.model, head.status, sent.body, error_body)
         status, headers, reader = incoming.begin(head, transcript, strip_usage=strip_usage)
         if error_body is not None:
             headers = with_retry_after(headers, error_body)

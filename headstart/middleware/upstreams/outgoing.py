@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
-from headstart.canonical_request import Quirks, RefusedValues, with_portable_names
+from headstart.canonical_request import REFUSALS, Quirks, RefusedValues, with_portable_names
 from headstart.dialects.dialect import Dialect, translate_headers, translate_status
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
@@ -48,7 +48,7 @@ from headstart.middleware.translated_reading import (
 )
 from headstart.policies.callers import NameMemo, NamesMemo, is_secret, is_secret_parameter, picker
 from headstart.policies.routing.failures import FailureKind
-from headstart.reply import EVENT_STREAMS, Transcript
+from headstart.reply import EVENT_STREAMS, Reply, Transcript
 from headstart.sockets import NameLookups, reason_of, why_no_tls
 from headstart.types import (
     UNDECODABLE,
@@ -62,23 +62,15 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 
+    from headstart.canonical_request import ValueRefused
     from headstart.dialects.dialect import EventEncoder, UpstreamDialect
     from headstart.settings import UpstreamSettings
 
 HOP_BY_HOP = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
+    b" transfer-encoding upgrade".split()
 )
 _NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OWN_PREFIX = b"x-headstart-"
@@ -364,16 +356,8 @@ _FURTHER_QUIRKS = Quirks(attribution=False)
 _VERSIONED = b"/v1/"
 _ENCODING = b"accept-encoding"
 _OF_A_DEPLOYMENT = frozenset(
-    (
-        b"audio/speech",
-        b"audio/transcriptions",
-        b"audio/translations",
-        b"chat/completions",
-        b"completions",
-        b"embeddings",
-        b"images/edits",
-        b"images/generations",
-    )
+    b"audio/speech audio/transcriptions audio/translations chat/completions completions"
+    b" embeddings images/edits images/generations".split()
 )
 """Azure's operations whose path names the deployment; for others the body names the model."""
 
@@ -463,7 +447,8 @@ class RequestWriter:
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
         self._has_quirks = upstream.quirks != Quirks()
         limited = isinstance(self._main, Dialect) and self._main.form.always_limited
-        self.refused = RefusedValues(enabled=not upstream.quirks.refuse, needs_limit=limited)
+        enabled = not upstream.quirks.refuse
+        self.refused = RefusedValues(enabled=enabled, needs_limit=limited, kept=upstream.fields)
         self._raw_predict = self._main.raw_predict if upstream.quirks.raw_predict else None
         self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
 
@@ -486,12 +471,24 @@ class RequestWriter:
             if marked is not None:
                 name = KEYED if call.cache_marks.key else MARKED
                 sent = replace(sent, body=marked, transforms=(*sent.transforms, name))
+        model = call.deployment if call.request is None else call.request.model
+        real = upstream.models.get(model, model)
+        body, refused = self.refused.without(real, sent.body) if client is not own else (b"", ())
+        if refused:
+            dropped = [f"dropped:{name}" for name in refused]
+            sent = replace(sent, body=body, transforms=(*sent.transforms, *dropped))
         if self._raw_predict is not None:
             return self._at_model(sent, self._raw_predict)
         if upstream.api_version is None:
             return sent
-        model = call.deployment if call.request is None else call.request.model
-        return _at_deployment(sent, upstream.models.get(model, model), upstream.api_version)
+        return _at_deployment(sent, real, upstream.api_version)
+
+    async def sent_again(self, refused: ValueRefused, sending: Awaitable[Reply]) -> Reply:
+        """Send a call without a refused value, and forget the value if that is refused, too."""
+        reply = await sending
+        if reply.status in REFUSALS:
+            self.refused.forget(refused.value)
+        return reply
 
     def masked(self, body: bytes, headers: Headers) -> tuple[bytes, Headers]:
         """Return an error answer without the upstream's own key, which some providers quote.
@@ -667,8 +664,7 @@ class RequestWriter:
         names += ["fold"] if call.streamed_upstream else []
         names += ["fields"] if upstream.fields else []
         body = _with_members(written.body, upstream.fields) if upstream.fields else written.body
-        body, refused = self.refused.without(body)
-        names += [f"dropped:{name}" for name in (*written.dropped, *refused)]
+        names += [f"dropped:{name}" for name in written.dropped]
         headers = neutral_headers(call.headers, call.query_string, self._credential, own.key_header)
         headers.append(("accept", own.stream_type if streams else "application/json"))
         headers = self._complete(headers, own, required=True)

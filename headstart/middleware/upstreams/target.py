@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
-from headstart.canonical_request import ValueRefused
 from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS
 from headstart.errors import (
     HeadstartError,
@@ -228,12 +227,7 @@ class TargetCall:
     async def _first_content(self, upstream: Upstream) -> Reply:
         """Send the call and read up to the first content; keep the pieces until then."""
         call = self._call
-        while True:
-            try:
-                reply = await upstream.send(call)
-                break
-            except ValueRefused:
-                continue  # the next request goes without the refused value
+        reply = await upstream.send(call)
         self._closing = reply.closing
         self._name, self._headers = reply.upstream, reply.headers
         self._transcript = reply.transcript

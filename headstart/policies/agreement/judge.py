@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.policies.guards.words import is_function_word, stem
-from headstart.types import UNDECODABLE, Choice, Completion, Frozen, Refusal, ToolCall
+from headstart.types import NAMESPACE, UNDECODABLE, Choice, Completion, Frozen, Refusal, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -613,7 +613,7 @@ def compare_json(a: str, b: str) -> Difference | None:
 
 def compare_calls(a: Sequence[ToolCall], b: Sequence[ToolCall]) -> Difference:
     """Compare the tool calls of two answers: names and arguments, not ids and order."""
-    if Counter(call.name for call in a) != Counter(call.name for call in b):
+    if Counter(map(_called, a)) != Counter(map(_called, b)):
         return _OTHER_DOCUMENT
     try:
         pairs = zip(sorted(map(_canonical_call, a)), sorted(map(_canonical_call, b)), strict=True)
@@ -649,7 +649,12 @@ def _read_document(text: str) -> Any:
 
 def _canonical_call(call: ToolCall) -> tuple[str, str]:
     arguments = msgspec.json.encode(_decode_json(call.arguments or "{}"), order="deterministic")
-    return call.name, arguments.decode()
+    return _called(call), arguments.decode()
+
+
+def _called(call: ToolCall) -> str:
+    """Return the name of a tool, which may be in a namespace of its own."""
+    return f"{call.extra.get(NAMESPACE, '')} {call.name}"
 
 
 def _decode_json(text: str) -> Any:
