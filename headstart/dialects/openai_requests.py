@@ -419,7 +419,8 @@ def _for_templates(messages: Sequence[Message]) -> list[Message]:
             first.append(message)
             continue
         own = _reminder(message) if told else message
-        if said and said[-1][0].role == own.role == "user":
+        last = said[-1][0] if said else None
+        if last is not None and last.role == own.role == "user" and last.name == own.name:
             said[-1].append(own)
         else:
             said.append([own])
@@ -430,7 +431,8 @@ def _for_templates(messages: Sequence[Message]) -> list[Message]:
 def _joined(role: Role, messages: Sequence[Message]) -> Message:
     parts = tuple(part for message in messages for part in message.parts)
     extra = {name: value for message in messages for name, value in message.extra.items()}
-    return Message(role=role, name=messages[0].name, parts=parts, extra=extra)
+    name = next((each.name for each in messages if each.name is not None), None)
+    return Message(role=role, name=name, parts=parts, extra=extra)
 
 
 def _reminder(message: Message) -> Message:
