@@ -41,7 +41,7 @@ RULES = {
 TRUST = {
     "strict": "These are too few to decide, so only near repeats are served.",
     "full": "So the cold-start threshold holds.",
-    "raised": "So the cold-start threshold was raised.",
+    "raised": "So the cold-start threshold was raised, and a hit needs a good score, too.",
     "none": "These are too many, so nothing is matched by meaning before enough was learned.",
 }
 """A sentence on the result of the near misses of a cold start."""
@@ -242,6 +242,8 @@ def _print_contributions(console: Console, verdict: Explanation) -> None:
     shown["all others"] = verdict.score_now - sum(shown.values())
     then = "" if verdict.score is None else f" ({verdict.score:.2f} at the request)"
     role = "it will decide when enough is learned"
+    if verdict.veto == "doubtful":
+        role = "it was too low"
     if verdict.rule == "learned":
         role = "it decides" if verdict.threshold is not None else "none was enough"
     console.print(f"\nThe score{then}, log-odds that one answer does for both; {role}:")

@@ -132,9 +132,13 @@ def test_gate_fails_only_beyond_chance(tmp_path: Path) -> None:
     assert CliRunner().invoke(evaluate, [*arguments, "100%"]).exit_code == 0
 
 
-def test_a_state_of_another_version_is_refused(pairs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("labelled", ["pairs", "stream"])
+def test_a_state_of_another_version_is_refused(
+    labelled: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     state = tmp_path / "state.bin"
     state.write_bytes(b"not a snapshot")
-    refused = CliRunner().invoke(evaluate, [pairs, "--state", str(state)])
+    path = request.getfixturevalue(labelled)
+    refused = CliRunner().invoke(evaluate, [path, "--state", str(state)])
     assert isinstance(refused.exception, HeadstartError)
     assert not refused.stderr  # nothing was encoded before

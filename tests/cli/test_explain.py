@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pytest
 from rich.console import Console
 
 from headstart.__main__ import main
 from headstart.cli.explain import print_explained
+from headstart.decisions import Rule, UnlabelledPair, Verdict
+from headstart.middleware.learning.hit_decisions import explain as explain_pair
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.error_limit import ErrorLimit, Trust
+from headstart.policies.learned_rule.features import NAMES, pack_features
 from support.administered import CHATGPT, NEGATED, REWORDED
 from support.booked import served
+from support.fakes import make_entry
 from support.remote import remote
 
 if TYPE_CHECKING:
@@ -218,6 +225,33 @@ def test_a_question_that_was_not_compared_tells_why_nothing_is_served() -> None:
     shown = io.StringIO()
     print_explained(Console(file=shown, width=200), row, None)
     assert ": the learned rule has no threshold here that keeps max_error." in shown.getvalue()
+
+
+def test_a_doubtful_pair_of_the_cold_start_was_refused_for_its_score() -> None:
+    domain = Domain(ErrorLimit())
+    verdict = Verdict(
+        serves=False,
+        similarity=0.95,
+        veto="doubtful",
+        rule=Rule.COLD_START,
+        score=0.7,
+        threshold=0.94,
+        features=pack_features(np.ones(len(NAMES))),
+    )
+    pair = UnlabelledPair(domain="d", entry=make_entry("e"), verdict=verdict)
+    found = explain_pair(pair, domain)
+    raised = msgspec.structs.replace(found.domain, trust=Trust.RAISED)
+    shown = io.StringIO()
+    print_explained(
+        Console(file=shown, width=200),
+        served(reason="veto"),
+        msgspec.structs.replace(found, domain=raised),
+    )
+    assert "refused: many near misses had other answers here" in shown.getvalue()
+    assert "(0.70 at the request), log-odds that one answer does for both; it was too low" in (
+        shown.getvalue()
+    )
+    assert "threshold was raised, and a hit needs a good score, too." in shown.getvalue()
 
 
 def test_explain_lists_the_upstreams_that_were_asked(

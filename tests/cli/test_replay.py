@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.slots import slots_stream
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, HeadstartError
 from headstart.lab.commands.replay import replay
 
 if TYPE_CHECKING:
@@ -60,3 +60,13 @@ def test_an_unknown_policy_is_refused_before_anything_is_read(tmp_path: Path) ->
     empty.write_text("")
     with pytest.raises(ConfigError, match="verified"):
         run(str(empty), "--policy", "best")
+
+
+def test_a_state_of_another_version_is_refused_before_anything_is_played(
+    log: str, tmp_path: Path
+) -> None:
+    state = tmp_path / "state.bin"
+    state.write_bytes(b"not a snapshot")
+    refused = CliRunner().invoke(replay, [log, "--state", str(state)])
+    assert isinstance(refused.exception, HeadstartError)
+    assert not refused.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from math import inf
+from math import exp, inf
 from typing import Any
 
 import msgspec
@@ -298,3 +298,9 @@ def test_only_a_raised_threshold_asks_for_a_score_and_a_laxer_target_for_less(
     raised = scores.pop(Trust.RAISED)
     assert set(scores.values()) == {-inf}
     assert raised >= least_score(2 * max_error, Trust.RAISED)
+
+
+@pytest.mark.parametrize(("max_error", "share"), [(0.02, 0.2), (0.05, 0.25), (0.25, 0.5)])
+def test_a_pair_is_not_doubted_more_than_near_misses_may_be(max_error: float, share: float) -> None:
+    other = 1 / (1 + exp(least_score(max_error, Trust.RAISED)))
+    assert other == pytest.approx(share)

@@ -104,9 +104,9 @@ def evaluate(options: EvaluateOptions) -> None:
     is_pairs = isinstance(labelled, Pairs)
     setup = PolicySetup(options.guards, noise, options.max_error, prior, optimistic=is_pairs)
     make = policy_maker(options.policy, setup)
+    policy = make().policy  # before the long work, because it reads the state
     report: PairReport | StreamReport
     if isinstance(labelled, Pairs):
-        policy = make().policy  # before the long work, because it reads the state
         prepare = playing.encode_all(key for pair in labelled.rows for key in (pair.a, pair.b))
         report = judge_pairs(playing.show_progress(labelled.rows, "Judging"), prepare, policy)
     else:

@@ -55,7 +55,7 @@ def replay(options: ReplayOptions) -> None:
     """
     snapshot = options.state.read_bytes() if options.state else None
     for name in options.policy:
-        policy_maker(name, PolicySetup(guards=True, noise=JudgeNoise(), state=snapshot))
+        policy_maker(name, PolicySetup(guards=True, noise=JudgeNoise(), state=snapshot))()
     source = read_replay_input(options.paths, options.query)
     setup = PolicySetup(guards=True, noise=source.noise, state=snapshot)
     found = {

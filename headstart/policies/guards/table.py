@@ -184,8 +184,12 @@ _BEING = stems_of("am is are was were")
 _STARTING = stems_of("go come try")
 """Words with which "and" adds nothing: "go ahead and book it"."""
 _THANKING = stems_of("thanks thank thx cheers")
-_PARTING = stems_of("regards wishes day evening weekend bye goodbye")
-"""Words of two endings of a prompt of which the second adds nothing: "thanks and regards"."""
+_THANKS = 4
+"""The most words from such a word to the end of a prompt: "thank you very much"."""
+_PARTING = stems_of("""
+    regards wishes best kind warm day evening weekend good great nice lovely take care bye goodbye
+""")
+"""The content words of an ending that adds nothing after thanks: "thanks and regards"."""
 _LONGEST_PART = 5
 """The most words of "and Y": "and in the second trial"."""
 _JOIN_REACH = 3
@@ -242,13 +246,15 @@ def _part_added(a: Parse, b: Parse) -> bool:
     start = count_common_start(shorter, longer)
     if shorter[start:] != longer[start + more :]:
         return False
+    content = a.content | b.content
+    thanks = start == len(shorter) and not _THANKING.isdisjoint(shorter[-_THANKS:])
     for first in range(start, -1, -1):  # "the [first and the] last": "the first [and the last]"
         added = longer[first : first + more]
         ends = {added[0], added[-1], *(shorter[first : first + 1] if first in commas else ())}
         joined = _CONNECTIVES & ends
-        parts = shorter[-1] in _THANKING and longer[-1] in _PARTING
+        parts = thanks and content.intersection(added) <= _PARTING
         idle = parts or added[0] in _STARTING
-        if joined and not idle and not (a.content | b.content).isdisjoint(added):
+        if joined and not idle and not content.isdisjoint(added):
             return "and" in joined or shorter[0] not in _BEING
         if not first or longer[first - 1] != added[-1]:
             return False

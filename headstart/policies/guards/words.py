@@ -525,8 +525,8 @@ def _quotes_differ(a: Parse, b: Parse) -> bool:
 
 def _recased(a: Parse, b: Parse) -> bool:
     """Tell whether a word whose capitals matter in ``a`` has other capitals in ``b``."""
-    only_a = a.spellings - b.spellings
-    return any(each[0] != '"' and stem(each.lower()) in b.stems for each in only_a)
+    only_a, stems = a.spellings - b.spellings, {*b.stems}
+    return any(each[0] != '"' and stem(each.lower()) in stems for each in only_a)
 
 
 _AMERICAN = [pair.split("/") for pair in ["ae/e", "oe/e", "ph/f", "z/s", "k/c", "ium/um"]]
