@@ -7,12 +7,16 @@ most providers speak. ``None`` always means that the client set no value.
 from __future__ import annotations
 
 import re
+from collections import deque
 from hashlib import sha256
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from headstart.types import UNDECODABLE, Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 
 class TextPart(Frozen, tag="text"):
@@ -256,6 +260,132 @@ class WrittenRequest(Frozen):
     dropped: tuple[str, ...] = ()
     """The names of the fields that were left out, sorted, without repeats."""
 
+
+# --- tool calls and their results -----------------------------------------------------------------
+
+_LONGEST_ID = 40
+"""Most characters of a call's id that all providers take. OpenAI's Chat Completions takes least."""
+_NO_RESULT = "(no result)"
+_LATE_RESULT = "The result of an earlier tool call:"
+
+
+def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages with each tool result under the id and the name of its call.
+
+    A call without an id, with a long one or with that of an earlier call gets another one: some
+    servers give all calls the same id, and most providers refuse such a history. They also refuse
+    calls and results that are not in pairs: ``_pair`` mends them.
+    """
+    names, turn, named = _CallNames(), 0, []
+    for message in messages:
+        turn += message.role != "assistant"
+        parts = tuple([names.named(part, turn) for part in message.parts])
+        named.append(msgspec.structs.replace(message, parts=parts))
+    return tuple(named if _is_paired(named) else _pair(named))
+
+
+class _CallNames:
+    """The calls of a history so far, by the ids that the client gave them."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._renamed = 0
+        self._calls: dict[str, tuple[int, deque[CallPart]]] = {}
+        """The last turn with this id, and its calls that wait for a result; or its last call."""
+
+    def named(self, part: MessagePart, turn: int) -> MessagePart:
+        """Return a call with an id of its own, or a result with the id and the name of its call."""
+        if isinstance(part, CallPart):
+            id = part.id
+            if len(id) > _LONGEST_ID:
+                id = f"call_{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+            call = msgspec.structs.replace(part, id=id)
+            while not call.id or call.id in self._taken:
+                self._renamed += 1
+                call = msgspec.structs.replace(part, id=f"call_{self._renamed}_{id}"[:_LONGEST_ID])
+            self._taken.add(call.id)
+            if part.id not in self._calls or self._calls[part.id][0] != turn:
+                self._calls[part.id] = turn, deque()
+            self._calls[part.id][1].append(call)
+            return call
+        if not isinstance(part, ResultPart) or part.id not in self._calls:
+            return part
+        calls = self._calls[part.id][1]
+        call = calls.popleft() if len(calls) > 1 else calls[0]
+        return msgspec.structs.replace(part, id=call.id, name=part.name or call.name)
+
+
+def _calls(message: Message) -> list[CallPart]:
+    return [part for part in message.parts if isinstance(part, CallPart)]
+
+
+def _results(message: Message) -> list[ResultPart]:
+    return [part for part in message.parts if isinstance(part, ResultPart)]
+
+
+def _is_paired(messages: Sequence[Message]) -> bool:
+    """Tell whether one result follows each call, before anything else. The last calls may wait.
+
+    A part that only one dialect knows may be a call, too; other dialects refuse it anyway.
+    """
+    waiting: set[str] = set()
+    for message in messages:
+        if any(isinstance(part, ForeignPart) for part in message.parts):
+            return True
+        if message.role != "tool":
+            if waiting:
+                return False
+            waiting = {call.id for call in _calls(message)}
+        for result in _results(message):
+            if result.id not in waiting:
+                return False
+            waiting.remove(result.id)
+    return not waiting or messages[-1].role == "assistant"
+
+
+def _pair(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield the messages with one result for each call, directly after the model's turn.
+
+    Clients stop while a tool runs, cut the beginning of a conversation off, repeat results when
+    they resume a session, and put notes between. One API takes that, another refuses this and each
+    later request. A result without a call becomes the user's text; second results are left out.
+    """
+    results: dict[str, ResultPart] = {}
+    for result in (result for message in messages for result in _results(message)):
+        results.setdefault(result.id, result)
+    ids = {call.id for message in messages for call in _calls(message)}
+    turns = _joined_turns(messages)
+    for message in turns:
+        calls = _calls(message)
+        if message.role != "tool":
+            yield message
+        for part in _results(message):
+            if part.id not in ids:
+                yield Message(role="user", parts=(TextPart(text=_LATE_RESULT), *part.content))
+        if calls and message is not turns[-1]:
+            none = (TextPart(text=_NO_RESULT),)
+            found = (
+                results.get(call.id) or ResultPart(id=call.id, name=call.name, content=none)
+                for call in calls
+            )
+            yield Message(role="tool", parts=tuple(found))
+
+
+def _joined_turns(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages, each turn of the model with calls as one, which ends with the calls."""
+    joined: list[Message] = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        if message.role == "assistant" and last and last.role == message.role and _calls(last):
+            parts = (*last.parts, *message.parts)
+            ordered = sorted(parts, key=lambda part: isinstance(part, CallPart))
+            joined[-1] = msgspec.structs.replace(last, parts=tuple(ordered))
+        else:
+            joined.append(message)
+    return joined
+
+
+# --- values that a model refuses ------------------------------------------------------------------
 
 _TUNING = {
     name: re.compile(rf"(?<![\w.])(?:{words.replace('_', '[_. ]?')})\b", re.IGNORECASE)

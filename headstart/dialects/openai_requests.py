@@ -22,6 +22,7 @@ from headstart.canonical_request import (
     Tool,
     ToolChoice,
     WrittenRequest,
+    name_results,
 )
 from headstart.dialects.openai_answers import REASONING_FIELDS
 from headstart.dialects.requests import (
@@ -36,7 +37,6 @@ from headstart.dialects.requests import (
     filled,
     kept_stops,
     last_user_text,
-    name_results,
     named_user,
     plain_text,
     read_field,

@@ -21,6 +21,7 @@ from headstart.canonical_request import (
     Tool,
     ToolChoice,
     WrittenRequest,
+    name_results,
     portable_name,
 )
 from headstart.dialects.dialect import as_text, listed_objects
@@ -35,7 +36,6 @@ from headstart.dialects.requests import (
     filled,
     is_marked,
     marked_origin,
-    name_results,
     named_user,
     read_limit,
     read_model,
