@@ -35,6 +35,7 @@ from headstart.dialects.requests import (
     edit_fields,
     effort_of,
     filled,
+    fitting_user,
     kept_stops,
     last_user_text,
     named_user,
@@ -606,7 +607,7 @@ def _parameters(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str,
         "n": asked.choices if asked.choices > 1 else None,
         "logprobs": asked.logprobs or None,
         "top_logprobs": asked.top_logprobs,
-        "user": asked.user,
+        "user": fitting_user(asked, losses),
     }
 
 

@@ -402,6 +402,7 @@ _NEEDED = frozenset(
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
+_LONGEST_USER = 64
 _UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 LEAST_BUDGET = 1024
@@ -602,6 +603,17 @@ def call_input(arguments: str) -> dict[str, Any]:
     except UNDECODABLE:
         value = None
     return value if isinstance(value, dict) else {"_raw": arguments}
+
+
+def fitting_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | None:
+    """Return the user's id; a digest in place of one that is too long for OpenAI.
+
+    Claude Code sends some 150 characters of JSON.
+    """
+    user = asked.user
+    if losses.own or user is None or len(user) <= _LONGEST_USER:
+        return user
+    return hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def safe_id(id: str) -> str:

@@ -34,6 +34,7 @@ from headstart.dialects.requests import (
     decode_object,
     effort_of,
     filled,
+    fitting_user,
     is_marked,
     marked_origin,
     named_user,
@@ -426,7 +427,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         "reasoning": _write_reasoning(asked.reasoning, losses),
         "include": [LOGPROBS] if asked.logprobs else None,
         "top_logprobs": asked.top_logprobs,
-        "user": asked.user,
+        "user": fitting_user(asked, losses),
         "store": False,
         "stream": asked.stream or None,
     }
