@@ -210,8 +210,8 @@ class Quirks(Frozen):
     """Refuse a request with a field that cannot be translated, instead of dropping the field."""
 
 
-_PORTABLE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""The names of functions that all providers take."""
+_PORTABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+"""The names of functions that all providers take. Gemini takes no other first character."""
 
 
 def portable_name(name: str) -> str:
@@ -219,15 +219,18 @@ def portable_name(name: str) -> str:
     if _PORTABLE.fullmatch(name):
         return name
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{re.sub('[^a-zA-Z0-9_-]', '_', name)[:55]}_{digest}"
+    known = re.sub("[^a-zA-Z0-9_-]|^(?=[0-9-])", "_", name)
+    return f"{known[:55]}_{digest}"
 
 
-def with_portable_names(asked: CanonicalRequest) -> CanonicalRequest:
-    """Return a request in which all functions have portable names."""
+def with_portable_tools(asked: CanonicalRequest) -> CanonicalRequest:
+    """Return a request whose functions have names and schemas that all providers take."""
     messages = tuple(map(_with_portable_names, asked.messages))
     tools = tuple(
-        msgspec.structs.replace(tool, name=portable_name(tool.name))
-        if isinstance(tool, Tool) and not _PORTABLE.fullmatch(tool.name)
+        msgspec.structs.replace(
+            tool, name=portable_name(tool.name), parameters=portable_schema(tool.parameters)
+        )
+        if isinstance(tool, Tool)
         else tool
         for tool in asked.tools
     )
@@ -248,6 +251,102 @@ def _with_portable_names(message: Message) -> Message:
         for part in message.parts
     )
     return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+
+
+_DEEPEST_UNION = 8
+_TYPES = frozenset(("string", "number", "integer", "boolean", "array", "object", "null"))
+_UNIONS = ("allOf", "anyOf", "oneOf")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else", *_UNIONS)
+
+
+def portable_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the schema of a function's arguments in a form that all providers take.
+
+    OpenAI wants an object with ``properties`` and no union at the top, and ``items`` in each array;
+    Anthropic wants draft 2020-12, and Bedrock a type. A union at the top becomes one object with
+    the properties of all its members.
+    """
+    if schema is None:
+        return None
+    top = _without_union(_mended(schema), schema)
+    if top.get("type") != "object":
+        top = {**top, "type": "object"}
+    return top if isinstance(top.get("properties"), dict) else {**top, "properties": {}}
+
+
+def _without_union(top: dict[str, Any], root: dict[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Return the schema of an object in one piece, without references and unions at its top."""
+    members = [(name, each) for name in _UNIONS for each in _dicts(top.get(name))]
+    target = _referred(top.get("$ref"), root)
+    if target is not None:
+        members.append(("allOf", _mended(target)))
+    if not members or depth > _DEEPEST_UNION:
+        return top
+    merged = {name: value for name, value in top.items() if name not in (*_UNIONS, "$ref")}
+    needed = set(_texts(top.get("required")))
+    options: dict[str, list[set[str]]] = {"anyOf": [], "oneOf": []}
+    for name, each in members:
+        member = _without_union(each, root, depth + 1)
+        known = merged.get("properties") or {}
+        properties = {**known, **(member.get("properties") or {}), **known}
+        merged = {**member, **merged, "properties": properties}
+        if name == "allOf":
+            needed.update(_texts(member.get("required")))
+        else:
+            options[name].append(set(_texts(member.get("required"))))
+    needed.update(*(set.intersection(*each) for each in options.values() if each))
+    merged["required"] = [name for name in merged["properties"] if name in needed]
+    return merged
+
+
+def _referred(reference: Any, root: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the schema that a reference within ``root`` names, or None."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found: Any = root
+    for name in reference[2:].split("/"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _mended(schema: Any) -> Any:
+    """Return a schema without forms of older drafts, which Anthropic refuses."""
+    if isinstance(schema, list):
+        return [_mended(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    mended = {
+        name: {key: _mended(each) for key, each in value.items()}
+        if name in _MAPS and isinstance(value, dict)
+        else _mended(value)
+        if name in _SCHEMAS
+        else value
+        for name, value in schema.items()
+    }
+    kind = mended.get("type")
+    if isinstance(kind, str) and kind.lower() in _TYPES:
+        mended["type"] = kind.lower()
+    if isinstance(mended.get("items"), list):
+        mended["items"] = {"anyOf": mended["items"]} if mended["items"] else {}
+    elif mended.get("type") == "array":
+        mended.setdefault("items", {})
+    for bound, beyond in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(excludes := mended.get(beyond), bool):
+            del mended[beyond]
+            if excludes and bound in mended:
+                mended[beyond] = mended.pop(bound)
+    if "required" in mended and not isinstance(mended["required"], list):
+        del mended["required"]
+    return mended
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 class WrittenRequest(Frozen):
