@@ -242,15 +242,40 @@ def with_portable_tools(asked: CanonicalRequest) -> CanonicalRequest:
 
 
 def _with_portable_names(message: Message) -> Message:
-    parts = tuple(
-        msgspec.structs.replace(part, name=portable_name(part.name))
-        if isinstance(part, CallPart | ResultPart)
-        and part.name is not None
-        and not _PORTABLE.fullmatch(part.name)
-        else part
-        for part in message.parts
-    )
+    parts = tuple(map(_portable_part, message.parts))
     return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+
+
+def _portable_part(part: MessagePart) -> MessagePart:
+    if not isinstance(part, CallPart | ResultPart):
+        return part
+    if part.name is not None and not _PORTABLE.fullmatch(part.name):
+        part = msgspec.structs.replace(part, name=portable_name(part.name))
+    if isinstance(part, ResultPart) and any(isinstance(e, ForeignPart) for e in part.content):
+        part = msgspec.structs.replace(part, content=tuple(map(_told_reference, part.content)))
+    return part
+
+
+def _told_reference(part: TextPart | MediaPart | ForeignPart) -> TextPart | MediaPart | ForeignPart:
+    """Return as text that a tool was found, as Claude Code's search for tools says it.
+
+    Other APIs get the schemas of all tools at once.
+    """
+    if isinstance(part, ForeignPart) and part.kind == "tool_reference":
+        return TextPart(text=f"Found the tool {part.value.get('tool_name')}.")
+    return part
+
+
+def called_tools(asked: CanonicalRequest) -> tuple[Tool | ForeignTool, ...]:
+    """Return the request's tools; if it has none, those that its earlier turns call.
+
+    Bedrock refuses calls in a request without tools. Agents leave the tools out when they ask for a
+    summary of the conversation.
+    """
+    if asked.tools:
+        return asked.tools
+    names = dict.fromkeys(call.name for message in asked.messages for call in _calls(message))
+    return tuple(Tool(name=name, parameters={"type": "object"}) for name in names)
 
 
 _DEEPEST_UNION = 8

@@ -28,6 +28,7 @@ from headstart.dialects.openai_answers import REASONING_FIELDS
 from headstart.dialects.requests import (
     Fields,
     TranslationLosses,
+    call_input,
     check_choices,
     check_types,
     data_url,
@@ -485,9 +486,17 @@ def _write_call(part: CallPart, losses: TranslationLosses) -> dict[str, Any]:
     return {
         "id": part.id,
         "type": "function",
-        "function": {"name": part.name, "arguments": part.arguments},
+        "function": {"name": part.name, "arguments": _arguments(part, losses)},
         **losses.carried(part.extra),
     }
+
+
+def _arguments(part: CallPart, losses: TranslationLosses) -> str:
+    """Return a call's arguments. Servers with chat templates read them as an object."""
+    read = {} if losses.own else call_input(part.arguments)
+    if losses.own or (part.arguments.strip() and "_raw" not in read):
+        return part.arguments
+    return msgspec.json.encode(read).decode()
 
 
 def _write_result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:

@@ -404,6 +404,8 @@ def shows_reasoning(request: ChatRequest) -> bool:
 # --- writing ---------------------------------------------------------------------------------
 
 _PATH = b"/v1/responses"
+_LEAST_LIMIT = 16
+"""Claude Code tries a key with a limit of 1, which this API refuses."""
 
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
@@ -419,7 +421,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     body: dict[str, Any] = {
         "model": asked.model,
         "input": [item for message in asked.messages for item in _write_message(message, losses)],
-        "max_output_tokens": limit,
+        "max_output_tokens": limit if limit is None or losses.own else max(limit, _LEAST_LIMIT),
         "temperature": asked.temperature,
         "top_p": asked.top_p,
         **_write_tools(asked, losses),
