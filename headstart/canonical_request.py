@@ -550,6 +550,13 @@ _LARGEST = re.compile(
     re.IGNORECASE,
 )
 """The largest limit that a model takes, in an error."""
+_NO_REASONING = re.compile(
+    r"reasoning_content`? (?:in the thinking mode )?(?:must be passed back|is missing)"
+    r"|must include `?reasoning_content",
+    re.IGNORECASE,
+)
+_ANY_REASONING = msgspec.Raw(b'" "')
+"""Kimi refuses an empty text."""
 _MOST_REFUSED = 1_000
 _READ_OF_AN_ERROR = 10_000
 
@@ -573,6 +580,8 @@ class RefusedValues:
         self._needs_limit = needs_limit
         self._instead: dict[tuple[bytes, str, bytes], bytes | None] = {}
         """The values to send in place of refused ones, by model, field and value; None: none."""
+        self._want_reasoning: set[bytes] = set()
+        """The models that refuse earlier turns without their reasoning."""
 
     def check(self, status: int, body: bytes, error: bytes) -> None:
         """Raise ValueRefused if the error of a request names a value that can be left out."""
@@ -588,6 +597,9 @@ class RefusedValues:
         param = _text((inner or told or {}).get("param", b""))
         text = error[:_READ_OF_AN_ERROR].decode("utf-8", "replace")
         model = _model(document)
+        if _NO_REASONING.search(text) and _add_reasoning(document):
+            self._want_reasoning.add(model)
+            return True
         if _TOO_LARGE.match(text):
             for name in _LIMITS:
                 asked = bytes(document.get(name, b""))
@@ -605,7 +617,7 @@ class RefusedValues:
 
     def without(self, body: bytes) -> tuple[bytes, tuple[str, ...]]:
         """Return a request without refused values, and the names of its fields that changed."""
-        document = _members(body) if self._instead else None
+        document = _members(body) if self._instead or self._want_reasoning else None
         if document is None:
             return body, ()
         model, changed = _model(document), []
@@ -619,7 +631,30 @@ class RefusedValues:
             elif value != sent:
                 document[name] = msgspec.Raw(value)
             changed += [name] * (value != sent)
+        if model in self._want_reasoning and _add_reasoning(document):
+            changed.append("reasoning_content")
         return (msgspec.json.encode(document), tuple(changed)) if changed else (body, ())
+
+
+def _add_reasoning(document: dict[str, msgspec.Raw]) -> bool:
+    """Add a blank reasoning, in place, to turns of the model without one. Tell if there is one.
+
+    DeepSeek and Kimi refuse such turns while they think. A client that asked for no reasoning, or
+    that got a turn from another provider, does not have it.
+    """
+    messages = msgspec.json.decode(
+        document.get("messages", b"[]"), type=list[dict[str, msgspec.Raw]]
+    )
+    without = [
+        message
+        for message in messages
+        if bytes(message.get("role", b"")) == b'"assistant"' and "reasoning_content" not in message
+    ]
+    for message in without:
+        message["reasoning_content"] = _ANY_REASONING
+    if without:
+        document["messages"] = msgspec.Raw(msgspec.json.encode(messages))
+    return bool(without)
 
 
 def _largest(text: str, asked: bytes) -> bytes | None:
