@@ -7,6 +7,7 @@ most providers speak. ``None`` always means that the client set no value.
 from __future__ import annotations
 
 import re
+from collections import deque
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -15,7 +16,7 @@ import msgspec
 from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class TextPart(Frozen, tag="text"):
@@ -222,24 +223,14 @@ def portable_name(name: str) -> str:
     return f"{short[:55]}_{digest}"
 
 
-_LONGEST_ID = 40
-"""The most characters in the id of a tool call at OpenAI. vLLM's have 46."""
-_LONGEST_USER = 64
-
-
-def _short(text: str, most: int) -> str:
-    """Return a text, or a digest of one that is longer than the providers take."""
-    if len(text) <= most:
-        return text
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:most]
-
-
-def with_portable_names(asked: CanonicalRequest) -> CanonicalRequest:
-    """Return a request in which all providers take the functions' names, the ids and the user."""
+def with_portable_tools(asked: CanonicalRequest) -> CanonicalRequest:
+    """Return a request whose functions have names and schemas that all providers take."""
     messages = tuple(map(_with_portable_names, asked.messages))
     tools = tuple(
-        msgspec.structs.replace(tool, name=portable_name(tool.name))
-        if isinstance(tool, Tool) and not _PORTABLE.fullmatch(tool.name)
+        msgspec.structs.replace(
+            tool, name=portable_name(tool.name), parameters=portable_schema(tool.parameters)
+        )
+        if isinstance(tool, Tool)
         else tool
         for tool in asked.tools
     )
@@ -247,23 +238,140 @@ def with_portable_names(asked: CanonicalRequest) -> CanonicalRequest:
     if choice is not None and choice.names:
         names = tuple(map(portable_name, choice.names))
         choice = msgspec.structs.replace(choice, names=names)
-    user = None if asked.user is None else _short(asked.user, _LONGEST_USER)
-    return msgspec.structs.replace(
-        asked, messages=messages, tools=tools, tool_choice=choice, user=user
-    )
+    return msgspec.structs.replace(asked, messages=messages, tools=tools, tool_choice=choice)
 
 
 def _with_portable_names(message: Message) -> Message:
-    if not any(isinstance(part, CallPart | ResultPart) for part in message.parts):
-        return message
-    parts: list[MessagePart] = []
-    for part in message.parts:
-        own = part
-        if isinstance(part, CallPart | ResultPart):
-            name = None if part.name is None else portable_name(part.name)
-            own = msgspec.structs.replace(part, id=_short(part.id, _LONGEST_ID), name=name)
-        parts.append(own)
-    return msgspec.structs.replace(message, parts=tuple(parts))
+    parts = tuple(map(_portable_part, message.parts))
+    return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+
+
+def _portable_part(part: MessagePart) -> MessagePart:
+    if not isinstance(part, CallPart | ResultPart):
+        return part
+    if part.name is not None and not _PORTABLE.fullmatch(part.name):
+        part = msgspec.structs.replace(part, name=portable_name(part.name))
+    if isinstance(part, ResultPart) and any(isinstance(e, ForeignPart) for e in part.content):
+        part = msgspec.structs.replace(part, content=tuple(map(_told_reference, part.content)))
+    return part
+
+
+def _told_reference(part: TextPart | MediaPart | ForeignPart) -> TextPart | MediaPart | ForeignPart:
+    """Return as text that a tool was found, as Claude Code's search for tools says it.
+
+    Other APIs get the schemas of all tools at once.
+    """
+    if isinstance(part, ForeignPart) and part.kind == "tool_reference":
+        return TextPart(text=f"Found the tool {part.value.get('tool_name')}.")
+    return part
+
+
+def called_tools(asked: CanonicalRequest) -> tuple[Tool | ForeignTool, ...]:
+    """Return the request's tools; if it has none, those that its earlier turns call.
+
+    Bedrock refuses calls in a request without tools. Agents leave the tools out when they ask for a
+    summary of the conversation.
+    """
+    if asked.tools:
+        return asked.tools
+    names = dict.fromkeys(call.name for message in asked.messages for call in _calls(message))
+    return tuple(Tool(name=name, parameters={"type": "object"}) for name in names)
+
+
+_DEEPEST_UNION = 8
+_TYPES = frozenset(("string", "number", "integer", "boolean", "array", "object", "null"))
+_UNIONS = ("allOf", "anyOf", "oneOf")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else", *_UNIONS)
+
+
+def portable_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the schema of a function's arguments in a form that all providers take.
+
+    OpenAI wants an object with ``properties`` and no union at the top, and ``items`` in each array;
+    Anthropic wants draft 2020-12, and Bedrock a type. A union at the top becomes one object with
+    the properties of all its members.
+    """
+    if schema is None:
+        return None
+    top = _without_union(_mended(schema), schema)
+    if top.get("type") != "object":
+        top = {**top, "type": "object"}
+    return top if isinstance(top.get("properties"), dict) else {**top, "properties": {}}
+
+
+def _without_union(top: dict[str, Any], root: dict[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Return the schema of an object in one piece, without references and unions at its top."""
+    members = [(name, each) for name in _UNIONS for each in _dicts(top.get(name))]
+    target = _referred(top.get("$ref"), root)
+    if target is not None:
+        members.append(("allOf", _mended(target)))
+    if not members or depth > _DEEPEST_UNION:
+        return top
+    merged = {name: value for name, value in top.items() if name not in (*_UNIONS, "$ref")}
+    needed = set(_texts(top.get("required")))
+    options: dict[str, list[set[str]]] = {"anyOf": [], "oneOf": []}
+    for name, each in members:
+        member = _without_union(each, root, depth + 1)
+        known = merged.get("properties") or {}
+        properties = {**known, **(member.get("properties") or {}), **known}
+        merged = {**member, **merged, "properties": properties}
+        if name == "allOf":
+            needed.update(_texts(member.get("required")))
+        else:
+            options[name].append(set(_texts(member.get("required"))))
+    needed.update(*(set.intersection(*each) for each in options.values() if each))
+    merged["required"] = [name for name in merged["properties"] if name in needed]
+    return merged
+
+
+def _referred(reference: Any, root: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the schema that a reference within ``root`` names, or None."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found: Any = root
+    for name in reference[2:].split("/"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _mended(schema: Any) -> Any:
+    """Return a schema without forms of older drafts, which Anthropic refuses."""
+    if isinstance(schema, list):
+        return [_mended(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    mended = {
+        name: {key: _mended(each) for key, each in value.items()}
+        if name in _MAPS and isinstance(value, dict)
+        else _mended(value)
+        if name in _SCHEMAS
+        else value
+        for name, value in schema.items()
+    }
+    kind = mended.get("type")
+    if isinstance(kind, str) and kind.lower() in _TYPES:
+        mended["type"] = kind.lower()
+    if isinstance(mended.get("items"), list):
+        mended["items"] = {"anyOf": mended["items"]} if mended["items"] else {}
+    elif mended.get("type") == "array":
+        mended.setdefault("items", {})
+    for bound, beyond in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(excludes := mended.get(beyond), bool):
+            del mended[beyond]
+            if excludes and bound in mended:
+                mended[beyond] = mended.pop(bound)
+    if "required" in mended and not isinstance(mended["required"], list):
+        del mended["required"]
+    return mended
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 class WrittenRequest(Frozen):
@@ -276,6 +384,132 @@ class WrittenRequest(Frozen):
     dropped: tuple[str, ...] = ()
     """The names of the fields that were left out, sorted, without repeats."""
 
+
+# --- tool calls and their results -----------------------------------------------------------------
+
+_LONGEST_ID = 40
+"""Most characters of a call's id that all providers take. OpenAI's Chat Completions takes least."""
+_NO_RESULT = "(no result)"
+_LATE_RESULT = "The result of an earlier tool call:"
+
+
+def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages with each tool result under the id and the name of its call.
+
+    A call without an id, with a long one or with that of an earlier call gets another one: some
+    servers give all calls the same id, and most providers refuse such a history. They also refuse
+    calls and results that are not in pairs: ``_pair`` mends them.
+    """
+    names, turn, named = _CallNames(), 0, []
+    for message in messages:
+        turn += message.role != "assistant"
+        parts = tuple([names.named(part, turn) for part in message.parts])
+        named.append(msgspec.structs.replace(message, parts=parts))
+    return tuple(named if _is_paired(named) else _pair(named))
+
+
+class _CallNames:
+    """The calls of a history so far, by the ids that the client gave them."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._renamed = 0
+        self._calls: dict[str, tuple[int, deque[CallPart]]] = {}
+        """The last turn with this id, and its calls that wait for a result; or its last call."""
+
+    def named(self, part: MessagePart, turn: int) -> MessagePart:
+        """Return a call with an id of its own, or a result with the id and the name of its call."""
+        if isinstance(part, CallPart):
+            id = part.id
+            if len(id) > _LONGEST_ID:
+                id = f"call_{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+            call = msgspec.structs.replace(part, id=id)
+            while not call.id or call.id in self._taken:
+                self._renamed += 1
+                call = msgspec.structs.replace(part, id=f"call_{self._renamed}_{id}"[:_LONGEST_ID])
+            self._taken.add(call.id)
+            if part.id not in self._calls or self._calls[part.id][0] != turn:
+                self._calls[part.id] = turn, deque()
+            self._calls[part.id][1].append(call)
+            return call
+        if not isinstance(part, ResultPart) or part.id not in self._calls:
+            return part
+        calls = self._calls[part.id][1]
+        call = calls.popleft() if len(calls) > 1 else calls[0]
+        return msgspec.structs.replace(part, id=call.id, name=part.name or call.name)
+
+
+def _calls(message: Message) -> list[CallPart]:
+    return [part for part in message.parts if isinstance(part, CallPart)]
+
+
+def _results(message: Message) -> list[ResultPart]:
+    return [part for part in message.parts if isinstance(part, ResultPart)]
+
+
+def _is_paired(messages: Sequence[Message]) -> bool:
+    """Tell whether one result follows each call, before anything else. The last calls may wait.
+
+    A part that only one dialect knows may be a call, too; other dialects refuse it anyway.
+    """
+    waiting: set[str] = set()
+    for message in messages:
+        if any(isinstance(part, ForeignPart) for part in message.parts):
+            return True
+        if message.role != "tool":
+            if waiting:
+                return False
+            waiting = {call.id for call in _calls(message)}
+        for result in _results(message):
+            if result.id not in waiting:
+                return False
+            waiting.remove(result.id)
+    return not waiting or messages[-1].role == "assistant"
+
+
+def _pair(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield the messages with one result for each call, directly after the model's turn.
+
+    Clients stop while a tool runs, cut the beginning of a conversation off, repeat results when
+    they resume a session, and put notes between. One API takes that, another refuses this and each
+    later request. A result without a call becomes the user's text; second results are left out.
+    """
+    results: dict[str, ResultPart] = {}
+    for result in (result for message in messages for result in _results(message)):
+        results.setdefault(result.id, result)
+    ids = {call.id for message in messages for call in _calls(message)}
+    turns = _joined_turns(messages)
+    for message in turns:
+        calls = _calls(message)
+        if message.role != "tool":
+            yield message
+        for part in _results(message):
+            if part.id not in ids:
+                yield Message(role="user", parts=(TextPart(text=_LATE_RESULT), *part.content))
+        if calls and message is not turns[-1]:
+            none = (TextPart(text=_NO_RESULT),)
+            found = (
+                results.get(call.id) or ResultPart(id=call.id, name=call.name, content=none)
+                for call in calls
+            )
+            yield Message(role="tool", parts=tuple(found))
+
+
+def _joined_turns(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages, each turn of the model with calls as one, which ends with the calls."""
+    joined: list[Message] = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        if message.role == "assistant" and last and last.role == message.role and _calls(last):
+            parts = (*last.parts, *message.parts)
+            ordered = sorted(parts, key=lambda part: isinstance(part, CallPart))
+            joined[-1] = msgspec.structs.replace(last, parts=tuple(ordered))
+        else:
+            joined.append(message)
+    return joined
+
+
+# --- values that a model refuses ------------------------------------------------------------------
 
 _TUNING = {
     name: re.compile(rf"(?<![\w.])(?:{words.replace('_', '[_. ]?')})\b", re.IGNORECASE)
@@ -320,6 +554,14 @@ _LARGEST = re.compile(
     re.IGNORECASE,
 )
 """The largest limit that a model takes, in an error."""
+_NO_REASONING = re.compile(
+    r"reasoning_content`? (?:in the thinking mode )?(?:must be passed back|is missing)"
+    r"|must include `?reasoning_content",
+    re.IGNORECASE,
+)
+_REASONING = "reasoning_content"
+_ANY_REASONING = msgspec.Raw(b'" "')
+"""Kimi refuses an empty text."""
 REFUSALS = (400, 422)
 """The statuses with which providers refuse a value."""
 _MOST_REFUSED = 1_000
@@ -390,6 +632,8 @@ class RefusedValues:
         inner = _members(told.get("error", b"")) if told is not None else None
         param = _text((inner or told or {}).get("param", b""))
         text = _PLACE.sub("", error[:_READ_OF_AN_ERROR].decode("utf-8", "replace"))
+        if _NO_REASONING.search(text) and _add_reasoning(document):
+            return (model, _REASONING, b""), (None, 0)
         if _TOO_LARGE.match(text):
             depends = _OF_CONTEXT.search(text) is not None
             for name, asked in self._limits(document):
@@ -420,6 +664,8 @@ class RefusedValues:
             elif value != sent:
                 document[name] = msgspec.Raw(value)
             changed += [name] * (value != sent)
+        if (model, _REASONING, b"") in self._instead and _add_reasoning(document):
+            changed.append(_REASONING)
         return (msgspec.json.encode(document), tuple(changed)) if changed else (body, ())
 
     def _tuning(self, document: dict[str, msgspec.Raw]) -> list[tuple[str, bytes]]:
@@ -442,6 +688,27 @@ class RefusedValues:
             for name in _LIMITS
             if name in document and name not in self._kept
         ]
+
+
+def _add_reasoning(document: dict[str, msgspec.Raw]) -> bool:
+    """Add a blank reasoning, in place, to turns of the model without one. Tell if there is one.
+
+    DeepSeek and Kimi refuse such turns while they think. A client that asked for no reasoning, or
+    that got a turn from another provider, does not have it.
+    """
+    messages = msgspec.json.decode(
+        document.get("messages", b"[]"), type=list[dict[str, msgspec.Raw]]
+    )
+    without = [
+        message
+        for message in messages
+        if bytes(message.get("role", b"")) == b'"assistant"' and "reasoning_content" not in message
+    ]
+    for message in without:
+        message["reasoning_content"] = _ANY_REASONING
+    if without:
+        document["messages"] = msgspec.Raw(msgspec.json.encode(messages))
+    return bool(without)
 
 
 def _largest(text: str, asked: bytes) -> bytes | None:

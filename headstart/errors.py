@@ -32,6 +32,8 @@ HeadstartError
 
 from __future__ import annotations
 
+import re
+
 TYPE_CHECKING = False  # as in ``headstart/__init__.py``
 if TYPE_CHECKING:
     from headstart.types import Headers
@@ -298,3 +300,46 @@ class MissingExtra(HeadstartError, ImportError):
     def __init__(self, extra: str, needed_for: str) -> None:
         super().__init__(f"{needed_for} needs the extra: pip install 'headstart[{extra}]'")
         self.extra = extra
+
+
+# --- what providers write if a prompt is too long -------------------------------------------------
+
+CONTEXT_CODES = (
+    "context_length_exceeded",
+    "context_window_exceeded",
+    "model_context_window_exceeded",
+    "exceed_context_size_error",
+    "input_too_long",
+    "tokens_limit_reached",
+)
+CONTEXT_TEXTS = re.compile(
+    r"context[ _](?:length|window|size|limit)"
+    r"|maximum (?:supported )?(?:prompt|input|model|sequence) length"
+    r"|(?:prompt|input|request|conversation) (?:is |was )?too long"
+    r"|too many (?:input |prompt )?tokens"
+    r"|token count\b.{0,80}\bexceeds"
+    r"|input tokens exceed|model token limit|range of input length|prompt exceeds max"
+    r"|tokens \+ .?max_new_tokens.? must be"
+    r"|reduce the length of (?:the|your) (?:messages|prompt|input)"
+)
+"""For text in lower case."""
+_NUMBERS = re.compile(r"(?<![\w.])\d{3,9}(?![\w.]\d)")
+
+
+def is_context_exceeded(status: int | None, code: str | None, message: str) -> bool:
+    """Tell whether an error says that the prompt is longer than the model's context."""
+    if code in CONTEXT_CODES:
+        return True
+    return status in (None, 400, 413, 422) and bool(CONTEXT_TEXTS.search(message[:2000].lower()))
+
+
+def prompt_too_long(message: str) -> str:
+    """Return the message in Anthropic's words, with the tokens of the prompt if it tells them.
+
+    Claude Code and others shorten a conversation only if they read these words.
+    """
+    if "prompt is too long" in message.lower():
+        return message
+    numbers = {int(each) for each in _NUMBERS.findall(message[:2000])}
+    told = f": {max(numbers)} tokens > {min(numbers)} maximum" if len(numbers) == 2 else ""
+    return f"prompt is too long{told} ({message})"

@@ -21,6 +21,7 @@ from headstart.dialects.dialect import (
     split_text,
     unreadable,
 )
+from headstart.errors import is_context_exceeded, prompt_too_long
 from headstart.types import (
     CONTENT_BLOCKS,
     UNDECODABLE,
@@ -264,12 +265,15 @@ def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
     """Return ``{"type": "error", "error": {...}}`` as the API does, with our request id."""
     status = getattr(error, "status", None) or 500
     other = "invalid_request_error" if status < 500 else "api_error"
+    message = getattr(error, "message", None) or str(error)
+    if isinstance(error, ErrorReported) and is_context_exceeded(status, error.code, message):
+        message = prompt_too_long(message)
     return msgspec.json.encode(
         {
             "type": "error",
             "error": {
                 "type": _ERROR_TYPES.get(status, other),
-                "message": getattr(error, "message", None) or str(error),
+                "message": message,
                 "details": {"error_code": getattr(error, "code", None)},
             },
             "request_id": request_id,

@@ -23,6 +23,7 @@ from headstart.canonical_request import (
     Tool,
     ToolChoice,
     WrittenRequest,
+    name_results,
 )
 from headstart.dialects.request_form import without_attribution
 from headstart.dialects.requests import (
@@ -40,7 +41,6 @@ from headstart.dialects.requests import (
     forces_tool,
     last_user_text,
     marked_origin,
-    name_results,
     plain_text,
     read_field,
     read_limit,

@@ -26,6 +26,7 @@ from headstart.canonical_request import (
     TextPart,
     Tool,
     WrittenRequest,
+    called_tools,
 )
 from headstart.dialects.dialect import (
     ENDED,
@@ -420,6 +421,9 @@ def _inference(
     if not quirks.sampling:
         losses.drop_filled({"temperature": asked.temperature, "top_p": asked.top_p})
         sampling = {}
+    if (asked.temperature or 0) > 1 and sampling:
+        losses.drop("temperature")
+        del sampling["temperature"]
     settings = {"maxTokens": limit, **sampling, "stopSequences": list(asked.stop) or None}
     told = filled(settings)
     return {"inferenceConfig": told} if told else {}
@@ -492,7 +496,7 @@ def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]
     # A choice limited to some tools is expressed by leaving out the others.
     tools = [
         block
-        for tool in asked.tools
+        for tool in called_tools(asked)
         if not isinstance(tool, Tool) or not names or tool.name in names
         for block in _tool(tool, losses)
     ]

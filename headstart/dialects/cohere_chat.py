@@ -196,9 +196,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     document = {
         "model": asked.model,
         "stream": asked.stream,
-        "messages": [
-            written for message in asked.messages for written in _message(message, losses)
-        ],
+        "messages": list(_messages(asked.messages, losses)),
         **_settings(asked, quirks, losses),
         **_sampling(asked, quirks, losses),
         **_tools(asked, losses),
@@ -302,6 +300,25 @@ def _tool_choice(choice: ToolChoice | None) -> dict[str, str]:
 # --- messages --------------------------------------------------------------------------------
 
 
+def _messages(messages: tuple[Message, ...], losses: TranslationLosses) -> Iterator[dict[str, Any]]:
+    """Yield the messages. ``tool`` messages hold text, so images of results follow in another."""
+    images: list[dict[str, Any]] = []
+    for message in (*messages, None):
+        if images and (message is None or message.role != "tool"):
+            yield {"role": "user", "content": images}
+            images = []
+        for part in () if message is None else message.parts:
+            if isinstance(part, ResultPart) and (found := list(filter(_is_image, part.content))):
+                images.append({"type": "text", "text": f"Returned by the tool call {part.id}:"})
+                images += [_block(image, losses) for image in found]
+        if message is not None:
+            yield from _message(message, losses)
+
+
+def _is_image(part: MessagePart) -> bool:
+    return isinstance(part, MediaPart) and part.kind == "image"
+
+
 def _message(message: Message, losses: TranslationLosses) -> Iterator[dict[str, Any]]:
     """Yield the messages for this one. Each tool result becomes a message."""
     losses.drop_beside(message)
@@ -309,7 +326,8 @@ def _message(message: Message, losses: TranslationLosses) -> Iterator[dict[str, 
         for part in message.parts:
             if isinstance(part, ResultPart):
                 losses.drop_filled({"is_error": part.is_error, **part.extra})
-                found = _joined(part.content, losses)
+                text = [piece for piece in part.content if not _is_image(piece)]
+                found = _joined(tuple(text), losses)
                 yield {"role": "tool", "tool_call_id": part.id, "content": found}
         return
     for part in message.parts:

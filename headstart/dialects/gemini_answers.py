@@ -22,6 +22,7 @@ from headstart.dialects.dialect import (
     split_text,
     unreadable,
 )
+from headstart.errors import is_context_exceeded
 from headstart.types import (
     CONTENT_BLOCKS,
     UNDECODABLE,
@@ -200,12 +201,23 @@ def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
         {
             "error": {
                 "code": status,
-                "message": getattr(error, "message", None) or str(error),
+                "message": _message(error),
                 "status": _STATUSES.get(status, other),
                 "details": details,
             }
         }
     )
+
+
+def _message(error: HeadstartError | ErrorReported) -> str:
+    """Return the error's message. It says that a prompt is too long in Google's words."""
+    if not isinstance(error, ErrorReported):
+        return getattr(error, "message", None) or str(error)
+    told = "input token count" in error.message
+    if told or not is_context_exceeded(error.status, error.code, error.message):
+        return error.message or str(error)
+    words = "The input token count exceeds the maximum number of tokens allowed"
+    return f"{words} ({error.message})"
 
 
 THOUGHT = "thought"

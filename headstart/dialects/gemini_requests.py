@@ -25,6 +25,7 @@ from headstart.canonical_request import (
     Tool,
     ToolChoice,
     WrittenRequest,
+    name_results,
 )
 from headstart.dialects.gemini_answers import (
     MINTED,
@@ -42,7 +43,6 @@ from headstart.dialects.requests import (
     effort_of,
     filled,
     kept_stops,
-    name_results,
     read_field,
     read_limit,
     read_message_list,

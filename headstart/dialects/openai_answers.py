@@ -21,6 +21,7 @@ from headstart.dialects.dialect import (
     read_whole,
     unreadable,
 )
+from headstart.errors import CONTEXT_CODES, is_context_exceeded
 from headstart.types import (
     CONTENT_BLOCKS,
     UNDECODABLE,
@@ -249,7 +250,7 @@ def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
                 "message": getattr(error, "message", None) or str(error),
                 "type": _error_type(status),
                 "param": getattr(error, "param", None),
-                "code": getattr(error, "code", None),
+                "code": _error_code(error),
                 "request_id": request_id,
             }
         }
@@ -259,6 +260,14 @@ def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
 def error_frame(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
     """Return one data line. With an event name or choices, some clients overlook it."""
     return b"data: %b\n\n" % error_body(error, request_id)
+
+
+def _error_code(error: HeadstartError | ErrorReported) -> str | None:
+    """Return the error's code. Clients know a prompt that is too long by OpenAI's code for it."""
+    code: str | None = getattr(error, "code", None)
+    if isinstance(error, ErrorReported) and is_context_exceeded(error.status, code, error.message):
+        return CONTEXT_CODES[0]
+    return code
 
 
 def _error_type(status: int) -> str:

@@ -22,11 +22,13 @@ from headstart.canonical_request import (
     Tool,
     ToolChoice,
     WrittenRequest,
+    name_results,
 )
 from headstart.dialects.openai_answers import REASONING_FIELDS
 from headstart.dialects.requests import (
     Fields,
     TranslationLosses,
+    call_input,
     check_choices,
     check_types,
     data_url,
@@ -34,9 +36,9 @@ from headstart.dialects.requests import (
     edit_fields,
     effort_of,
     filled,
+    fitting_user,
     kept_stops,
     last_user_text,
-    name_results,
     named_user,
     plain_text,
     read_field,
@@ -500,9 +502,17 @@ def _write_call(part: CallPart, losses: TranslationLosses) -> dict[str, Any]:
     return {
         "id": part.id,
         "type": "function",
-        "function": {"name": part.name, "arguments": part.arguments},
+        "function": {"name": part.name, "arguments": _arguments(part, losses)},
         **losses.carried(part.extra),
     }
+
+
+def _arguments(part: CallPart, losses: TranslationLosses) -> str:
+    """Return a call's arguments. Servers with chat templates read them as an object."""
+    read = {} if losses.own else call_input(part.arguments)
+    if losses.own or (part.arguments.strip() and "_raw" not in read):
+        return part.arguments
+    return msgspec.json.encode(read).decode()
 
 
 def _write_result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
@@ -622,7 +632,7 @@ def _parameters(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str,
         "n": asked.choices if asked.choices > 1 else None,
         "logprobs": asked.logprobs or None,
         "top_logprobs": asked.top_logprobs,
-        "user": asked.user,
+        "user": fitting_user(asked, losses),
     }
 
 

@@ -7,7 +7,6 @@ import binascii
 import hashlib
 import json
 import re
-from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -17,7 +16,6 @@ from headstart.canonical_request import (
     ForeignTool,
     MediaPart,
     ResponseFormat,
-    ResultPart,
     TextPart,
     Tool,
     WrittenRequest,
@@ -26,13 +24,12 @@ from headstart.errors import InvalidRequest
 from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from headstart.canonical_request import (
         CanonicalRequest,
         ForeignPart,
         Message,
-        MessagePart,
         Quirks,
         ReasoningOptions,
         ReasoningPart,
@@ -405,6 +402,7 @@ _NEEDED = frozenset(
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
+_LONGEST_USER = 64
 _UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 LEAST_BUDGET = 1024
@@ -497,48 +495,6 @@ def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[
     said = {"modalities": ["text"], "safety_identifier": asked.user}
     losses.drop_filled({k: v for k, v in asked.extra.items() if k not in said or v != said[k]})
     return {}
-
-
-def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages with each tool result under the id and the name of its call.
-
-    A call without an id, or with the id of an earlier call, gets another one: some servers give all
-    calls the same id, and most providers refuse such a history.
-    """
-    pairs, turn, named = _CallPairs(), 0, []
-    for message in messages:
-        turn += message.role != "assistant"
-        parts = tuple([pairs.paired(part, turn) for part in message.parts])
-        named.append(msgspec.structs.replace(message, parts=parts))
-    return tuple(named)
-
-
-class _CallPairs:
-    """The calls of a history so far, by the ids that the client gave them."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._renamed = 0
-        self._calls: dict[str, tuple[int, deque[CallPart]]] = {}
-        """The last turn with this id, and its calls that wait for a result; or its last call."""
-
-    def paired(self, part: MessagePart, turn: int) -> MessagePart:
-        """Return a call with an id of its own, or a result with the id and the name of its call."""
-        if isinstance(part, CallPart):
-            call = part
-            while not call.id or call.id in self._taken:
-                self._renamed += 1
-                call = msgspec.structs.replace(part, id=f"call_{self._renamed}_{part.id}")
-            self._taken.add(call.id)
-            if part.id not in self._calls or self._calls[part.id][0] != turn:
-                self._calls[part.id] = turn, deque()
-            self._calls[part.id][1].append(call)
-            return call
-        if not isinstance(part, ResultPart) or part.id not in self._calls:
-            return part
-        calls = self._calls[part.id][1]
-        call = calls.popleft() if len(calls) > 1 else calls[0]
-        return msgspec.structs.replace(part, id=call.id, name=part.name or call.name)
 
 
 def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -647,6 +603,17 @@ def call_input(arguments: str) -> dict[str, Any]:
     except UNDECODABLE:
         value = None
     return value if isinstance(value, dict) else {"_raw": arguments}
+
+
+def fitting_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | None:
+    """Return the user's id; a digest in place of one that is too long for OpenAI.
+
+    Claude Code sends some 150 characters of JSON.
+    """
+    user = asked.user
+    if losses.own or user is None or len(user) <= _LONGEST_USER:
+        return user
+    return hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def safe_id(id: str) -> str:

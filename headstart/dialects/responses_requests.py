@@ -21,6 +21,7 @@ from headstart.canonical_request import (
     Tool,
     ToolChoice,
     WrittenRequest,
+    name_results,
     portable_name,
 )
 from headstart.dialects.dialect import as_text, listed_objects
@@ -33,9 +34,9 @@ from headstart.dialects.requests import (
     decode_object,
     effort_of,
     filled,
+    fitting_user,
     is_marked,
     marked_origin,
-    name_results,
     named_user,
     read_limit,
     read_model,
@@ -430,6 +431,8 @@ def shows_reasoning(request: ChatRequest) -> bool:
 # --- writing ---------------------------------------------------------------------------------
 
 _PATH = b"/v1/responses"
+_LEAST_LIMIT = 16
+"""Claude Code tries a key with a limit of 1, which this API refuses."""
 
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
@@ -445,7 +448,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     body: dict[str, Any] = {
         "model": asked.model,
         "input": [item for message in asked.messages for item in _write_message(message, losses)],
-        "max_output_tokens": limit,
+        "max_output_tokens": limit if limit is None or losses.own else max(limit, _LEAST_LIMIT),
         "temperature": asked.temperature,
         "top_p": asked.top_p,
         **_write_tools(asked, losses),
@@ -453,7 +456,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         "reasoning": _write_reasoning(asked.reasoning, losses),
         "include": [LOGPROBS] if asked.logprobs else None,
         "top_logprobs": asked.top_logprobs,
-        "user": asked.user,
+        "user": fitting_user(asked, losses),
         "store": False,
         "stream": asked.stream or None,
     }

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks, WrittenRequest
+from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
@@ -183,6 +184,37 @@ def test_a_request_is_written_in_its_names() -> None:
         "thinking": {"type": "disabled"},
         "response_format": {"type": "json_object"},
     }
+
+
+def test_images_of_results_follow_the_results_in_a_message_of_the_user() -> None:
+    """Its ``tool`` messages hold text alone. Agents send screenshots in results."""
+    source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+    results = [
+        {
+            "type": "tool_result",
+            "tool_use_id": id,
+            "content": [{"type": "text", "text": "ok"}, {"type": "image", "source": source}],
+        }
+        for id in "ab"
+    ]
+    calls = [{"type": "tool_use", "id": id, "name": "look", "input": {}} for id in "ab"]
+    body = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": calls},
+            {"role": "user", "content": [*results, {"type": "text", "text": "And now?"}]},
+        ],
+    }
+    asked = ANTHROPIC_MESSAGES.read_request(
+        ANTHROPIC_MESSAGES.parse_request(json.dumps(body).encode())
+    )
+    messages = json.loads(DIALECT.write_request(asked, Quirks()).body)["messages"]
+    assert messages[2:4] == [{"role": "tool", "tool_call_id": id, "content": "ok"} for id in "ab"]
+    assert [part["type"] for part in messages[4]["content"]] == ["text", "image_url"] * 2
+    assert messages[4]["content"][1]["image_url"]["url"] == "data:image/png;base64,aGk="
+    assert messages[5] == {"role": "user", "content": "And now?"}
 
 
 BEYOND: list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = [

@@ -286,3 +286,65 @@ async def test_calls_of_commands_go_without_refused_values_too() -> None:
             assert reply.status == 200
         await upstream.aclose()
     assert len(server.calls) == 2
+
+
+class Thinking(ScriptedUpstream):
+    """Refuses turns of the model without reasoning, as Kimi does."""
+
+    async def _answer(self, call: Any, send: Any) -> None:
+        self.status, self.body = 200, None
+        turns = [each for each in call.json["messages"] if each["role"] == "assistant"]
+        if not all(turn.get("reasoning_content") for turn in turns):
+            told = "thinking is enabled but reasoning_content is missing in assistant tool call "
+            error = {"message": told + "message at index 1"}
+            self.status, self.body = 400, json.dumps({"error": error}).encode()
+        await super()._answer(call, send)
+
+
+@pytest.mark.anyio
+async def test_a_model_that_wants_its_reasoning_back_gets_a_blank_one() -> None:
+    """The client asked to see no reasoning, or another provider made the turn."""
+    server = Thinking()
+    call = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "headstart:reasoning_content"}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "ok"}
+    body = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": [thought, call]},
+            {"role": "user", "content": [result]},
+            {"role": "assistant", "content": "Yes."},
+            {"role": "user", "content": "Go on."},
+        ],
+    }
+    async with proxied(server) as proxy:
+        for _ in range(2):
+            headers = {"x-api-key": "k", "cache-control": "no-store"}
+            url = proxy.url + "/v1/messages"
+            async with proxy.session.post(url, json=body, headers=headers) as response:
+                reply = await reply_of(response)
+                assert reply.status == 200
+    assert "dropped:reasoning_content" in reply.headers["x-headstart-transforms"]
+    assert len(server.calls) == 3, "the model is known from the first request on"
+    turns = [each for each in server.calls[-1].json["messages"] if each["role"] == "assistant"]
+    assert [turn["reasoning_content"] for turn in turns] == ["Hm.", " "]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "messages with tool_calls must include reasoning_content",
+    ],
+)
+def test_other_words_for_missing_reasoning_are_known(error: str) -> None:
+    refused = RefusedValues()
+    body = b'{"model":"m","messages":[{"role":"assistant","content":"a"}]}'
+    with pytest.raises(ValueRefused):
+        refused.check("m", 400, body, error.encode())
+    sent, names = refused.without("m", body)
+    assert names == ("reasoning_content",)
+    refused.check("m", 400, sent, error.encode())
+    assert refused.without("n", b'{"model":"n","messages":[]}')[1] == ()

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.errors import (
+    CONTEXT_CODES,
+    CONTEXT_TEXTS,
     IdleConnectionClosed,
     UpstreamError,
     UpstreamProtocolError,
@@ -32,16 +34,6 @@ if TYPE_CHECKING:
 
 
 # What providers write into their errors. All patterns are for lower-case text.
-_CONTEXT_TEXTS = re.compile(
-    r"context[ _](?:length|window|size|limit)"
-    r"|maximum (?:prompt|input|model|sequence) length"
-    r"|(?:prompt|input|request|conversation) (?:is |was )?too long"
-    r"|too many (?:input |prompt )?tokens"
-    r"|token count\b.{0,80}\bexceeds"
-    r"|input tokens exceed"
-    r"|tokens \+ .?max_new_tokens.? must be"
-    r"|reduce the length of (?:the|your) (?:messages|prompt|input)"
-)
 _POLICY_TEXTS = re.compile(
     r"content (?:management |usage )?polic|content[ _-]filter|safety system|usage polic"
     r"|responsible ?ai|content exists risk|(?:was|been|input) flagged|requires moderation"
@@ -221,8 +213,7 @@ _CODES = word_classes(
         " unauthenticated permission_denied api_key_invalid wrong_api_key account_deactivated",
         FailureKind.NO_SUCH_MODEL: "model_not_found model_not_active model_decommissioned"
         " model_not_available deploymentnotfound",
-        FailureKind.CONTEXT_TOO_LONG: "context_length_exceeded context_window_exceeded"
-        " model_context_window_exceeded exceed_context_size_error input_too_long",
+        FailureKind.CONTEXT_TOO_LONG: " ".join(CONTEXT_CODES),
         FailureKind.CONTENT_POLICY: "content_policy_violation content_filter"
         " responsibleaipolicyviolation data_inspection_failed prohibited_content",
         # It is the model's mistake, not the caller's: Groq refuses text that its own model wrote.
@@ -356,7 +347,7 @@ def _judge_caller_error(text: str) -> Failure:
     if _TOO_LARGE_TEXTS.search(text):
         return Failure(FailureKind.RATE_LIMITED)
     for kind, pattern in (
-        (FailureKind.CONTEXT_TOO_LONG, _CONTEXT_TEXTS),
+        (FailureKind.CONTEXT_TOO_LONG, CONTEXT_TEXTS),
         (FailureKind.QUOTA, _QUOTA_TEXTS),
         (FailureKind.UNAUTHORIZED, _KEY_TEXTS),
         (FailureKind.NO_SUCH_MODEL, _MODEL_TEXTS),
