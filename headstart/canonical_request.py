@@ -197,7 +197,7 @@ class Quirks(Frozen):
     ``"prefix": true``."""
     system: Literal["first", "anywhere"] = "first"
     """Whether system messages may stand anywhere in a conversation. Chat templates of open models
-    take one, at the start."""
+    take one, at the start; Anthropic, Gemini and Bedrock have a place of its own for it."""
     attribution: bool = True
     """The provider takes Claude Code's line about its billing, which begins system prompts."""
     call_ids: Literal["any", "short"] = "any"
@@ -223,9 +223,13 @@ def portable_name(name: str) -> str:
     return f"{short[:55]}_{digest}"
 
 
-def with_portable_tools(asked: CanonicalRequest) -> CanonicalRequest:
-    """Return a request whose functions have names and schemas that all providers take."""
-    messages = tuple(map(_with_portable_names, asked.messages))
+def portable_request(asked: CanonicalRequest, quirks: Quirks) -> CanonicalRequest:
+    """Return a request with names and schemas of functions that all providers take.
+
+    System messages stand where the provider takes them.
+    """
+    told = asked.messages if quirks.system == "anywhere" else with_reminders(asked.messages)
+    messages = tuple(map(_with_portable_names, told))
     tools = tuple(
         msgspec.structs.replace(
             tool, name=portable_name(tool.name), parameters=portable_schema(tool.parameters)
@@ -372,6 +376,28 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 def _texts(value: Any) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def with_reminders(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages with system messages only before the first turn of the model.
+
+    Later ones become messages of the user, in the form in which Claude Code sends them to models
+    that take no others. So the beginning of a conversation stays the same, and the provider's
+    prompt cache finds it.
+    """
+    began, found = False, []
+    for message in messages:
+        began = began or message.role in ("assistant", "tool")
+        told = message.role in ("system", "developer")
+        if told and not any(not isinstance(part, TextPart) or part.text for part in message.parts):
+            continue  # it says nothing
+        found.append(_reminder(message) if told and began else message)
+    return tuple(found)
+
+
+def _reminder(message: Message) -> Message:
+    begin, end = TextPart(text="<system-reminder>"), TextPart(text="</system-reminder>")
+    return Message(role="user", parts=(begin, *message.parts, end), extra=message.extra)
 
 
 class WrittenRequest(Frozen):

@@ -23,6 +23,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
     name_results,
+    with_reminders,
 )
 from headstart.dialects.openai_answers import REASONING_FIELDS
 from headstart.dialects.requests import (
@@ -404,28 +405,18 @@ def _with_media_apart(messages: Sequence[Message]) -> Iterator[Message]:
 def _for_templates(messages: Sequence[Message]) -> list[Message]:
     """Return the messages as chat templates of open models take them.
 
-    They take one system message, at the start, and turns of the user and the model in turn. The
-    system message has those from before the first turn of the model. So the beginning of a
-    conversation stays the same, and the provider's prompt cache finds it. Later ones join the
-    user's messages, in the form in which Claude Code sends them to models that take no others.
+    They take one system message, at the start, and turns of the user and the model in turn.
     """
     first: list[Message] = []
     said: list[list[Message]] = []
-    began = False
-    for message in messages:
-        began = began or message.role in ("assistant", "tool")
-        told = message.role in ("system", "developer")
-        if told and not any(not isinstance(part, TextPart) or part.text for part in message.parts):
-            continue  # it says nothing
-        if told and not began:
-            first.append(message)
-            continue
-        own = _reminder(message) if told else message
+    for message in with_reminders(messages):
         last = said[-1][0] if said else None
-        if last is not None and last.role == own.role == "user" and last.name == own.name:
-            said[-1].append(own)
+        if message.role in ("system", "developer"):
+            first.append(message)
+        elif last is not None and last.role == message.role == "user" and last.name == message.name:
+            said[-1].append(message)
         else:
-            said.append([own])
+            said.append([message])
     turns = [each[0] if len(each) == 1 else _joined("user", each) for each in said]
     return [_joined("system", first), *turns] if first else turns
 
@@ -435,11 +426,6 @@ def _joined(role: Role, messages: Sequence[Message]) -> Message:
     extra = {name: value for message in messages for name, value in message.extra.items()}
     name = next((each.name for each in messages if each.name is not None), None)
     return Message(role=role, name=name, parts=parts, extra=extra)
-
-
-def _reminder(message: Message) -> Message:
-    begin, end = TextPart(text="<system-reminder>"), TextPart(text="</system-reminder>")
-    return Message(role="user", parts=(begin, *message.parts, end), extra=message.extra)
 
 
 def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks, losses: TranslationLosses) -> None:

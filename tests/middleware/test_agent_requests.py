@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headstart.canonical_request import Quirks, with_portable_tools
+from headstart.canonical_request import Quirks, portable_request
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.registry import BY_SETTING
@@ -30,7 +30,7 @@ def sent(target: str, **fields: Any) -> dict[str, Any]:
     """Return the request that the target gets for a request of Anthropic's."""
     body = json.dumps({"model": "m", "max_tokens": 99, "messages": [HI], **fields}).encode()
     asked = ANTHROPIC_MESSAGES.read_request(ANTHROPIC_MESSAGES.parse_request(body))
-    written = BY_SETTING[target].write_request(with_portable_tools(asked), Quirks())
+    written = BY_SETTING[target].write_request(portable_request(asked, Quirks()), Quirks())
     document: dict[str, Any] = json.loads(written.body)
     return document
 
@@ -49,6 +49,19 @@ def test_arguments_of_calls_are_objects_for_chat_templates(
     written = json.loads(BY_SETTING["openai"].write_request(asked, Quirks()).body)
     [written_call] = written["messages"][1]["tool_calls"]
     assert written_call["function"]["arguments"] == (told or '{"_raw":"[]"}')
+
+
+@pytest.mark.parametrize("target", ["openai", "responses", "gemini", "cohere", "bedrock"])
+def test_a_late_system_message_leaves_the_beginning_as_it_was(target: str) -> None:
+    """With another beginning, the provider's prompt cache would not find the earlier turns."""
+    late = {"role": "system", "content": "It is late."}
+    turn = {"role": "assistant", "content": "Yes."}
+    before = sent(target, system="Help.", messages=[HI, turn, HI])
+    after = sent(target, system="Help.", messages=[HI, turn, HI, turn, late, HI])
+    listed = next(name for name in ("messages", "contents", "input") if name in before)
+    assert after[listed][: len(before[listed])] == before.pop(listed)
+    assert before.items() <= after.items()
+    assert "<system-reminder>" in json.dumps(after[listed][-2:])
 
 
 def test_a_limit_below_that_of_responses_is_raised() -> None:

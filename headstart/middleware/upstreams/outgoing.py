@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
-from headstart.canonical_request import REFUSALS, Quirks, RefusedValues, with_portable_tools
+from headstart.canonical_request import REFUSALS, Quirks, RefusedValues, portable_request
 from headstart.dialects.dialect import Dialect, translate_headers, translate_status
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
@@ -652,7 +652,7 @@ class RequestWriter:
     ) -> OutgoingRequest:
         """Return the request in the provider's dialect."""
         upstream = self._upstream
-        asked = with_portable_tools(client.read_request(request))
+        asked = portable_request(client.read_request(request), upstream.quirks)
         real = upstream.models.get(request.model, request.model)
         streams = asked.stream or call.streamed_upstream
         asked = replace(
