@@ -2,6 +2,9 @@
 
 It is built only where a request must be translated. Names follow OpenAI's Chat Completions, which
 most providers speak. ``None`` always means that the client set no value.
+
+The parts below the form are about requests that providers refuse: names and schemas of functions,
+calls without results, and values that a model does not take (``RefusedValues``).
 """
 
 from __future__ import annotations
