@@ -507,7 +507,7 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
     for result in (result for message in messages for result in _results(message)):
         results.setdefault(result.id, result)
     ids = {call.id for message in messages for call in _calls(message)}
-    turns = _joined_turns(messages)
+    turns = list(_joined_turns(messages))
     for message in turns:
         calls = _calls(message)
         if message.role != "tool":
@@ -515,7 +515,7 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
         for part in _results(message):
             if part.id not in ids:
                 yield Message(role="user", parts=(TextPart(text=_LATE_RESULT), *part.content))
-        if calls and message is not turns[-1]:
+        if calls and (message is not turns[-1] or any(call.id in results for call in calls)):
             none = (TextPart(text=_NO_RESULT),)
             found = (
                 results.get(call.id) or ResultPart(id=call.id, name=call.name, content=none)
@@ -524,18 +524,18 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
             yield Message(role="tool", parts=tuple(found))
 
 
-def _joined_turns(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages, each turn of the model with calls as one, which ends with the calls."""
-    joined: list[Message] = []
+def _joined_turns(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield the messages, each turn of the model with calls as one, which ends with the calls."""
+    joined: list[list[Message]] = []
     for message in messages:
-        last = joined[-1] if joined else None
-        if message.role == "assistant" and last and last.role == message.role and _calls(last):
-            parts = (*last.parts, *message.parts)
-            ordered = sorted(parts, key=lambda part: isinstance(part, CallPart))
-            joined[-1] = msgspec.structs.replace(last, parts=tuple(ordered))
+        if message.role == "assistant" and joined and _calls(joined[-1][0]):
+            joined[-1].append(message)
         else:
-            joined.append(message)
-    return joined
+            joined.append([message])
+    for first, *others in joined:
+        parts = (part for message in (first, *others) for part in message.parts)
+        ordered = tuple(sorted(parts, key=lambda part: isinstance(part, CallPart)))
+        yield msgspec.structs.replace(first, parts=ordered) if others else first
 
 
 # --- values that a model refuses ------------------------------------------------------------------
