@@ -13,6 +13,7 @@ import re
 from collections import deque
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
@@ -273,21 +274,12 @@ def _told_reference(part: TextPart | MediaPart | ForeignPart) -> TextPart | Medi
     return part
 
 
-def called_tools(asked: CanonicalRequest) -> tuple[Tool | ForeignTool, ...]:
-    """Return the request's tools; if it has none, those that its earlier turns call.
-
-    Bedrock refuses calls in a request without tools. Agents leave the tools out when they ask for a
-    summary of the conversation.
-    """
-    if asked.tools:
-        return asked.tools
-    names = dict.fromkeys(call.name for message in asked.messages for call in _calls(message))
-    return tuple(Tool(name=name, parameters={"type": "object"}) for name in names)
-
-
-_DEEPEST_UNION = 8
-_TYPES = frozenset(("string", "number", "integer", "boolean", "array", "object", "null"))
+_DEEPEST_UNION, _LARGEST_UNION, _OPTIONS, _LONGEST_PATH = 8, 20_000, 256, 1_000
+"""Limits of what is merged: levels, size, schemas of a property, characters of a reference."""
+_NO_OBJECTS = ("string", "number", "integer", "boolean", "array", "null")
+_TYPES = (*_NO_OBJECTS, "object")
 _UNIONS = ("allOf", "anyOf", "oneOf")
+_MERGED = frozenset((*_UNIONS, "$ref", "properties", "required"))
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else", *_UNIONS)
 
@@ -301,45 +293,79 @@ def portable_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """
     if schema is None:
         return None
-    top = _without_union(_mended(schema), schema)
+    top = _mended(schema)
+    if "$ref" in top or not top.keys().isdisjoint(_UNIONS):
+        top = _Union(top).merged()
     if top.get("type") != "object":
         top = {**top, "type": "object"}
     return top if isinstance(top.get("properties"), dict) else {**top, "properties": {}}
 
 
-def _without_union(top: dict[str, Any], root: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Return the schema of an object in one piece, without references and unions at its top."""
-    members = [(name, each) for name in _UNIONS for each in _dicts(top.get(name))]
-    target = _referred(top.get("$ref"), root)
-    if target is not None:
-        members.append(("allOf", _mended(target)))
-    if not members or depth > _DEEPEST_UNION:
-        return top
-    merged = {name: value for name, value in top.items() if name not in (*_UNIONS, "$ref")}
-    needed = set(_texts(top.get("required")))
-    options: dict[str, list[set[str]]] = {"anyOf": [], "oneOf": []}
-    for name, each in members:
-        member = _without_union(each, root, depth + 1)
-        known = merged.get("properties") or {}
-        properties = {**known, **(member.get("properties") or {}), **known}
-        merged = {**member, **merged, "properties": properties}
-        if name == "allOf":
-            needed.update(_texts(member.get("required")))
-        else:
-            options[name].append(set(_texts(member.get("required"))))
-    needed.update(*(set.intersection(*each) for each in options.values() if each))
-    merged["required"] = [name for name in merged["properties"] if name in needed]
-    return merged
+class _Union:
+    """Makes one object of a schema with a reference or unions at its top.
+
+    Members that are too deep or too many are left out: references may form a circle.
+    """
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._left = _LARGEST_UNION
+        self._keywords: dict[str, Any] = {}
+        self._properties: dict[str, list[Any]] = {}
+
+    def merged(self) -> dict[str, Any]:
+        """Return the object. A property that differs between members takes the values of each."""
+        needed = self._collect(self._root, (), is_option=False)
+        properties = {
+            name: each[0] if len(each) == 1 else {"anyOf": each} if len(each) <= _OPTIONS else {}
+            for name, each in self._properties.items()
+        }
+        required = [name for name in properties if name in needed]
+        return {**self._keywords, "properties": properties, "required": required}
+
+    def _collect(
+        self, schema: dict[str, Any], outer: tuple[dict[str, Any], ...], *, is_option: bool
+    ) -> set[str]:
+        """Keep what a schema says, and return the names of the properties that it requires.
+
+        ``outer`` has the properties of the schemas around it, which count more.
+        """
+        sizes = [len(each) for each in schema.values() if isinstance(each, dict | list)]
+        self._left -= (1 + len(schema) + sum(sizes)) * bool(outer)
+        properties = _dict(schema.get("properties"))
+        for name, value in properties.items():
+            known = self._properties.setdefault(name, [])
+            if len(known) <= _OPTIONS and not any(name in each for each in outer):
+                known += [value] * (value not in known)
+        for name, value in () if is_option else schema.items():
+            if name not in _MERGED:
+                self._keywords.setdefault(name, value)
+        needed = set(_listed(schema.get("required"), str))
+        for name in _UNIONS:
+            members = _listed(schema.get(name), dict)
+            if name == "allOf":
+                members += _referred(schema.get("$ref"), self._root)
+            else:
+                members = [each for each in members if each.get("type") not in _NO_OBJECTS]
+            optional = is_option or (name != "allOf" and len(members) > 1)
+            found = [
+                self._collect(each, (*outer, properties), is_option=optional)
+                for each in members
+                if len(outer) <= _DEEPEST_UNION and self._left > 0
+            ]
+            if found:
+                needed |= (set.union if name == "allOf" else set.intersection)(*found)
+        return needed
 
 
-def _referred(reference: Any, root: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the schema that a reference within ``root`` names, or None."""
-    if not isinstance(reference, str) or not reference.startswith("#/"):
-        return None
+def _referred(reference: Any, root: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the schema that a reference within ``root`` names, if there is one."""
+    if not isinstance(reference, str) or reference[:2] != "#/" or len(reference) > _LONGEST_PATH:
+        return []
     found: Any = root
-    for name in reference[2:].split("/"):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else None
+    for name in unquote(reference[2:]).split("/"):
+        found = _dict(found).get(name.replace("~1", "/").replace("~0", "~"))
+    return _listed([found], dict)
 
 
 def _mended(schema: Any) -> Any:
@@ -358,10 +384,10 @@ def _mended(schema: Any) -> Any:
     }
     kind = mended.get("type")
     if isinstance(kind, str) and kind.lower() in _TYPES:
-        mended["type"] = kind.lower()
+        kind = mended["type"] = kind.lower()
     if isinstance(mended.get("items"), list):
         mended["items"] = {"anyOf": mended["items"]} if mended["items"] else {}
-    elif mended.get("type") == "array":
+    elif kind == "array" or (isinstance(kind, list) and "array" in kind):
         mended.setdefault("items", {})
     for bound, beyond in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(excludes := mended.get(beyond), bool):
@@ -373,12 +399,12 @@ def _mended(schema: Any) -> Any:
     return mended
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+def _listed(value: Any, kind: type) -> list[Any]:
+    return [each for each in value if isinstance(each, kind)] if isinstance(value, list) else []
 
 
 def with_reminders(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -507,7 +533,7 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
     for result in (result for message in messages for result in _results(message)):
         results.setdefault(result.id, result)
     ids = {call.id for message in messages for call in _calls(message)}
-    turns = _joined_turns(messages)
+    turns = list(_joined_turns(messages))
     for message in turns:
         calls = _calls(message)
         if message.role != "tool":
@@ -515,7 +541,7 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
         for part in _results(message):
             if part.id not in ids:
                 yield Message(role="user", parts=(TextPart(text=_LATE_RESULT), *part.content))
-        if calls and message is not turns[-1]:
+        if calls and (message is not turns[-1] or any(call.id in results for call in calls)):
             none = (TextPart(text=_NO_RESULT),)
             found = (
                 results.get(call.id) or ResultPart(id=call.id, name=call.name, content=none)
@@ -524,18 +550,18 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
             yield Message(role="tool", parts=tuple(found))
 
 
-def _joined_turns(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages, each turn of the model with calls as one, which ends with the calls."""
-    joined: list[Message] = []
+def _joined_turns(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield the messages, each turn of the model with calls as one, which ends with the calls."""
+    joined: list[list[Message]] = []
     for message in messages:
-        last = joined[-1] if joined else None
-        if message.role == "assistant" and last and last.role == message.role and _calls(last):
-            parts = (*last.parts, *message.parts)
-            ordered = sorted(parts, key=lambda part: isinstance(part, CallPart))
-            joined[-1] = msgspec.structs.replace(last, parts=tuple(ordered))
+        if message.role == "assistant" and joined and _calls(joined[-1][0]):
+            joined[-1].append(message)
         else:
-            joined.append(message)
-    return joined
+            joined.append([message])
+    for first, *others in joined:
+        parts = (part for message in (first, *others) for part in message.parts)
+        ordered = tuple(sorted(parts, key=lambda part: isinstance(part, CallPart)))
+        yield msgspec.structs.replace(first, parts=ordered) if others else first
 
 
 # --- values that a model refuses ------------------------------------------------------------------

@@ -323,7 +323,8 @@ CONTEXT_TEXTS = re.compile(
     r"|reduce the length of (?:the|your) (?:messages|prompt|input)"
 )
 """For text in lower case."""
-_NUMBERS = re.compile(r"(?<![\w.])\d{3,9}(?![\w.]\d)")
+_NUMBERS = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3}){1,2}|\d{4,9})(?!\w|[.,]\d)")
+"""Numbers of tokens. Shorter ones are statuses and codes."""
 
 
 def is_context_exceeded(status: int | None, code: str | None, message: str) -> bool:
@@ -340,6 +341,6 @@ def prompt_too_long(message: str) -> str:
     """
     if "prompt is too long" in message.lower():
         return message
-    numbers = {int(each) for each in _NUMBERS.findall(message[:2000])}
+    numbers = {int(each.replace(",", "")) for each in _NUMBERS.findall(message[:2000])}
     told = f": {max(numbers)} tokens > {min(numbers)} maximum" if len(numbers) == 2 else ""
     return f"prompt is too long{told} ({message})"

@@ -26,7 +26,6 @@ from headstart.canonical_request import (
     TextPart,
     Tool,
     WrittenRequest,
-    called_tools,
 )
 from headstart.dialects.dialect import (
     ENDED,
@@ -489,6 +488,23 @@ def _format(wanted: ResponseFormat, losses: TranslationLosses) -> dict[str, Any]
     return {"type": "json_schema", "structure": {"jsonSchema": filled(schema)}}
 
 
+def _called_tools(asked: CanonicalRequest) -> tuple[Tool | ForeignTool, ...]:
+    """Return the request's tools; if it has none, those that its earlier turns call.
+
+    Bedrock refuses calls in a request without tools. Agents leave the tools out when they ask for a
+    summary of the conversation.
+    """
+    if asked.tools:
+        return asked.tools
+    names = dict.fromkeys(
+        part.name
+        for message in asked.messages
+        for part in message.parts
+        if isinstance(part, CallPart)
+    )
+    return tuple(Tool(name=name, parameters={"type": "object"}) for name in names)
+
+
 def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     choice = asked.tool_choice
     names = () if choice is None else choice.names
@@ -496,7 +512,7 @@ def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]
     # A choice limited to some tools is expressed by leaving out the others.
     tools = [
         block
-        for tool in called_tools(asked)
+        for tool in _called_tools(asked)
         if not isinstance(tool, Tool) or not names or tool.name in names
         for block in _tool(tool, losses)
     ]

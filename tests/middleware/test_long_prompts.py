@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.errors import is_context_exceeded
+from headstart.errors import is_context_exceeded, prompt_too_long
 from support.proxied import CHAT, proxied, reply_of
 from support.scripted import ScriptedUpstream
 
@@ -49,6 +49,18 @@ ANTHROPIC = "prompt is too long: 215692 tokens > 200000 maximum"
 def test_the_words_of_providers_are_known(message: str) -> None:
     assert is_context_exceeded(400, None, message)
     assert not is_context_exceeded(429, None, message)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("The limit is 131,072 tokens. You sent 145,112.", ": 145112 tokens > 131072 maximum"),
+        ("The limit is 131,072 tokens.", ""),
+        ("<400> Range of input length should be [1, 129024]", ""),
+    ],
+)
+def test_only_numbers_of_tokens_are_told(message: str, told: str) -> None:
+    assert prompt_too_long(message) == f"prompt is too long{told} ({message})"
 
 
 def test_other_errors_are_left_as_they_are() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
 import pytest
 
+from headstart.canonical_request import CallPart, Message, TextPart, name_results
 from support.proxied import proxied, reply_of
 
 pytestmark = pytest.mark.anyio
@@ -47,6 +49,10 @@ HISTORIES: dict[str, tuple[list[Any], list[str]]] = {
         [ASKED, call("1"), GO_ON, said("assistant", "Yes."), result("1", "a"), GO_ON],
         ["user Look.", "calls 1", "1 a", "user Go on.", "assistant Yes.", "user Go on."],
     ),
+    "a result before the last call": (
+        [ASKED, result("1", "a"), call("1")],
+        ["user Look.", "calls 1", "1 a"],
+    ),
     "an interrupted call": (
         [ASKED, call("1"), call("2"), result("1", "a"), GO_ON],
         ["user Look.", "calls 1 2", "1 a", "2 (no result)", "user Go on."],
@@ -81,6 +87,16 @@ async def test_each_call_has_one_result_directly_after_it(
         async with proxy.session.post(proxy.url + "/v1/responses", json=body) as response:
             assert (await reply_of(response)).status == 200
         assert [summary(each) for each in proxy.upstream.calls[0].json["messages"]] == sent
+
+
+async def test_many_turns_with_calls_cost_little() -> None:
+    """Each part is kept a few times, not once for each turn after it."""
+    call = CallPart(id="", name="look", arguments="{}")
+    turns = [Message(role="assistant", parts=(call,)) for _ in range(10_000)]
+    begun = process_time()
+    first, results, _ = name_results([*turns, Message(role="user", parts=(TextPart(text="Hi"),))])
+    assert len(first.parts) == len(results.parts) == 10_000
+    assert process_time() - begun < 2
 
 
 async def test_a_resumed_session_of_gemini_cli_repeats_no_results() -> None:

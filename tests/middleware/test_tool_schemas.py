@@ -80,6 +80,37 @@ MENDED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "$defs": {"A": {"properties": A, "required": ["a"]}},
         },
     ),
+    "either of two actions": (
+        {
+            "oneOf": [
+                {"properties": {"a": {"const": 1}}, "not": {"required": ["b"]}},
+                {"properties": {"a": {"const": 2}, **B}, "additionalProperties": False},
+            ]
+        },
+        {**of({"anyOf": [{"const": 1}, {"const": 2}]}), "required": []}
+        | {"properties": {"a": {"anyOf": [{"const": 1}, {"const": 2}]}, **B}},
+    ),
+    "an object or null": (
+        {"anyOf": [{"type": "null"}, {"type": "object", "properties": A, "required": ["a"]}]},
+        {"type": "object", "properties": A, "required": ["a"]},
+    ),
+    "an array or null": (
+        of({"type": ["array", "null"]}),
+        of({"type": ["array", "null"], "items": {}}),
+    ),
+    "an escaped reference": (
+        {"$ref": "#/definitions/A~1B%3CC%3E", "definitions": {"A/B<C>": {"properties": A}}},
+        {
+            "type": "object",
+            "properties": A,
+            "required": [],
+            "definitions": {"A/B<C>": {"properties": A}},
+        },
+    ),
+    "members of wrong types": (
+        {"properties": [1], "allOf": [{"properties": True, "required": 1}, 2, {"properties": A}]},
+        {"type": "object", "properties": A, "required": []},
+    ),
     "a reference to itself": (
         {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}},
         {
@@ -102,6 +133,19 @@ def test_a_schema_gets_the_form_that_all_providers_take(
         del first["$ref"]
     assert first == sent
     assert portable_schema(sent) == sent
+
+
+def test_references_in_circles_cost_little() -> None:
+    """Each level would have a hundred times as many members as the one above it."""
+    many = [{"$ref": "#/$defs/A"}] * 100
+    defined = {"A": {"properties": A, "allOf": many, "anyOf": many}}
+    sent = portable_schema({"$defs": defined, "$ref": "#/$defs/A"})
+    assert sent == {**of(TEXT), "required": [], "$defs": defined}
+
+
+def test_a_property_with_very_many_schemas_takes_any_value() -> None:
+    members = [{"properties": {"a": {"const": number}}} for number in range(1_000)]
+    assert portable_schema({"anyOf": members}) == {**of({}), "required": []}
 
 
 def test_a_function_without_a_schema_has_none() -> None:
