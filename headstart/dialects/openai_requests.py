@@ -23,7 +23,6 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
     name_results,
-    with_reminders,
 )
 from headstart.dialects.openai_answers import REASONING_FIELDS
 from headstart.dialects.requests import (
@@ -405,11 +404,12 @@ def _with_media_apart(messages: Sequence[Message]) -> Iterator[Message]:
 def _for_templates(messages: Sequence[Message]) -> list[Message]:
     """Return the messages as chat templates of open models take them.
 
-    They take one system message, at the start, and turns of the user and the model in turn.
+    They take one system message, at the start, and turns of the user and the model in turn. System
+    messages that came later are the user's already (``with_reminders``).
     """
     first: list[Message] = []
     said: list[list[Message]] = []
-    for message in with_reminders(messages):
+    for message in messages:
         last = said[-1][0] if said else None
         if message.role in ("system", "developer"):
             first.append(message)

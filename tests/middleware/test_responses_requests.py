@@ -11,7 +11,7 @@ import openai.types.responses.response_create_params as api
 import pydantic
 import pytest
 
-from headstart.canonical_request import Quirks
+from headstart.canonical_request import Quirks, portable_request
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
@@ -113,8 +113,9 @@ def namespace(name: str, *tools: str, type: str = "function") -> dict[str, Any]:
 
 
 def translate(target: Any, quirks: Quirks | None = None, **fields: Any) -> Any:
-    asked = DIALECT.read_request(request_of(**fields))
-    return target.write_request(asked, quirks or Quirks())
+    quirks = quirks or Quirks()
+    asked = portable_request(DIALECT.read_request(request_of(**fields)), quirks)
+    return target.write_request(asked, quirks)
 
 
 def test_a_whole_conversation_is_told_to_chat_completions() -> None:
