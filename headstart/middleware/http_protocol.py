@@ -270,7 +270,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._queued:
             self._queued.pop(cycle, None)
         self._receive = receive = _Receive(cycle.receive)
-        super()._start_asgi_task(cycle, partial(_break_off_quietly, cycle, receive, app))
+        super()._start_asgi_task(cycle, partial(_break_off_quietly, self.loop, cycle, receive, app))
 
     def _wait(self) -> None:
         if self._waits is None and self.head_timeout_s is not None:
@@ -338,6 +338,7 @@ class _Receive(partial[Any]):
 
 
 async def _break_off_quietly(
+    loop: asyncio.AbstractEventLoop,
     cycle: RequestResponseCycle,
     receive: ASGIReceiveCallable,
     app: ASGI3Application,
@@ -354,9 +355,9 @@ async def _break_off_quietly(
         cycle.chunked_encoding = False
         send = partial(_send_until_closed, cycle, send)
     elif cycle.waiting_for_100_continue:
-        send = partial(_send_before_the_body, cycle, send)
+        send = partial(_send_before_the_body, loop, cycle, send)
     else:
-        send = partial(_send, cycle, send)
+        send = partial(_send, loop, cycle, send)
     try:
         await app(scope, receive, send)
         if cycle.response_started and not cycle.response_complete:
@@ -373,18 +374,24 @@ async def _break_off_quietly(
 
 
 async def _send(
-    cycle: RequestResponseCycle, send: ASGISendCallable, message: ASGISendEvent
+    loop: asyncio.AbstractEventLoop,
+    cycle: RequestResponseCycle,
+    send: ASGISendCallable,
+    message: ASGISendEvent,
 ) -> None:
-    if cycle.response_started or not _begin_answer(cycle, message):
+    if cycle.response_started or not _begin_answer(loop, cycle, message):
         await send(message)
 
 
-def _begin_answer(cycle: RequestResponseCycle, message: ASGISendEvent) -> bool:
+def _begin_answer(
+    loop: asyncio.AbstractEventLoop, cycle: RequestResponseCycle, message: ASGISendEvent
+) -> bool:
     """Write the head of a usual answer, as uvicorn does, for a quarter of its instructions.
 
     uvicorn looks at each header with two regular expressions. What follows from the names is
-    remembered here, and the values are looked at together. Return False for another message, or if
-    the head is not usual: uvicorn then writes it, or refuses it.
+    remembered here, and the values are looked at together. The head leaves together with the first
+    piece of the body, if that follows at once. Return False for another message, or if the head is
+    not usual: uvicorn then writes it, or refuses it.
     """
     is_usual = cycle.keep_alive and cycle.chunked_encoding is None and not cycle.access_log
     is_free = not (cycle.disconnected or cycle.flow.write_paused)
@@ -402,8 +409,45 @@ def _begin_answer(cycle: RequestResponseCycle, message: ASGISendEvent) -> bool:
     else:
         cycle.chunked_encoding, cycle.expected_content_length = False, int(values[form.length])
     cycle.response_started = True
-    cycle.transport.write(STATUS_LINE[status] + form.lines % values)
+    _UnsentHead(loop, cycle, STATUS_LINE[status] + form.lines % values)
     return True
+
+
+class _UnsentHead:
+    """The head of an answer, in place of the cycle's connection until it is written.
+
+    It leaves with what is written next, or alone at the end of this turn of the event loop. So a
+    whole answer is one call of the system and one packet, not two.
+    """
+
+    __slots__ = ("_cycle", "_head", "_transport")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, cycle: RequestResponseCycle, head: bytes
+    ) -> None:
+        self._cycle, self._head, self._transport = cycle, head, cycle.transport
+        cycle.transport = self  # type: ignore[assignment]
+        loop.call_soon(self._leave)
+
+    def write(self, data: bytes) -> None:
+        """Write the head and a piece of the body."""
+        self._cycle.transport = self._transport
+        self._transport.writelines((self._head, data))
+
+    def close(self) -> None:
+        """Write the head, and close the connection."""
+        self._leave()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _leave(self) -> None:
+        """Write the head, if nothing has followed it."""
+        connection: object = self._cycle.transport
+        if connection is self:
+            self._cycle.transport = self._transport
+            self._transport.write(self._head)
 
 
 class _HeadForm(msgspec.Struct, frozen=True):
@@ -452,7 +496,10 @@ async def _send_until_closed(
 
 
 async def _send_before_the_body(
-    cycle: RequestResponseCycle, send: ASGISendCallable, message: ASGISendEvent
+    loop: asyncio.AbstractEventLoop,
+    cycle: RequestResponseCycle,
+    send: ASGISendCallable,
+    message: ASGISendEvent,
 ) -> None:
     """Send to a client that waits for permission (100 Continue) before it sends its body.
 
@@ -461,7 +508,7 @@ async def _send_before_the_body(
     """
     if cycle.waiting_for_100_continue and cycle.more_body and not cycle.body:
         cycle.keep_alive = False
-    await _send(cycle, send, message)
+    await _send(loop, cycle, send, message)
 
 
 CANCELS_AGAIN_S = 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from headstart.middleware.http_protocol import BoundedHeadProtocol
 from support.raw_upstream import ask_raw
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from headstart.types import Receive, Scope, Send
 
@@ -45,6 +46,15 @@ async def answer(
         for data, more in ((b"o", True), (b"k", False)):
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
+    async with serving(protocol, app, common) as url:
+        return await ask_raw(url, request + LAST)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    protocol: type[HttpToolsProtocol], app: Any, common: Sequence[tuple[bytes, bytes]] = (DATE,)
+) -> AsyncIterator[str]:
+    """Serve the app, and wait at the end until it has answered."""
     config = uvicorn.Config(app, lifespan="off", log_level="critical", access_log=False)
     config.load()
     state, loop = ServerState(), asyncio.get_running_loop()
@@ -55,11 +65,9 @@ async def answer(
 
     server = await loop.create_server(made, "127.0.0.1", 0)
     async with server:
-        port = server.sockets[0].getsockname()[1]
-        said = await ask_raw(f"http://127.0.0.1:{port}", request + LAST)
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         while state.tasks:
             await asyncio.wait(state.tasks)
-    return said
 
 
 @pytest.mark.parametrize("request_bytes", [GET, HEAD, OLD, b""], ids=["get", "head", "1.0", "last"])
@@ -125,3 +133,78 @@ async def test_usual_heads_are_written_without_uvicorn(monkeypatch: pytest.Monke
             b"o\r\n1\r\nk", b"ok"
         )
     assert begun == [True, False, True, False]
+
+
+class Recorded:
+    """A connection that notes its calls of ``write`` and ``writelines``."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+        self.transport.write(data)
+
+    def writelines(self, pieces: Sequence[bytes]) -> None:
+        self.writes.append(b"".join(pieces))
+        self.transport.writelines(pieces)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+
+@pytest.mark.parametrize("headers", [[KIND, SIZE], [KIND]], ids=["whole", "chunked"])
+async def test_the_head_leaves_with_the_first_piece_of_the_body(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    recorded: list[Recorded] = []
+
+    class Protocol(BoundedHeadProtocol):
+        def connection_made(self, transport: Any) -> None:
+            recorded.append(Recorded(transport))
+            super().connection_made(recorded[-1])  # type: ignore[arg-type]
+
+    said = await answer(Protocol, GET, 200, headers, [DATE])
+    head, _, piece = recorded[0].writes[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert piece in (b"o", b"1\r\no\r\n")
+    assert b"".join(recorded[0].writes) == said
+
+
+async def test_the_head_does_not_wait_for_a_body_that_is_late() -> None:
+    seen = asyncio.Event()
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [KIND, SIZE]})
+        await asyncio.wait_for(seen.wait(), 10.0)
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with serving(BoundedHeadProtocol, app) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(GET)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        seen.set()
+        assert await reader.readexactly(2) == b"ok"
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_app_that_fails_after_the_head_ends_the_answer_there(waits: bool) -> None:
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [KIND, SIZE]})
+        if waits:
+            await asyncio.sleep(0.05)
+        raise RuntimeError("no body")
+
+    said = []
+    for protocol in (BoundedHeadProtocol, HttpToolsProtocol):
+        async with serving(protocol, app) as url:
+            said.append(await ask_raw(url, GET))
+    assert said[0] == said[1]
+    assert said[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    assert said[0].endswith(b"\r\n\r\n")
