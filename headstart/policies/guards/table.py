@@ -178,6 +178,12 @@ def asked_differs(a: Parse, b: Parse) -> bool:
 # --- and, or -------------------------------------------------------------------------------------
 
 _CONNECTIVES = frozenset({"and", "or"})
+_ADDING = tuple(
+    tuple(stem(word) for word in phrase.split())
+    for phrase in ("plus", "along with", "together with", "as well as", "in addition to")
+)
+"""What begins an added part as "and" does."""
+_ADDING_WORDS = frozenset({phrase[0] for phrase in _ADDING})
 _COMPARING = stems_of("between difference differ compare comparison versus vs better best prefer")
 """In a prompt with one of these words, "X and Y" and "X or Y" mean the same two things."""
 _BEING = stems_of("am is are was were")
@@ -219,7 +225,7 @@ def connectives_differ(a: Parse, b: Parse) -> bool:
     An exception: "Do you take Visa or Mastercard?" and "Are Visa and Mastercard accepted?" have one
     answer.
     """
-    if a.joins == b.joins:
+    if a.joins == b.joins and _ADDING_WORDS.isdisjoint((*a.stems, *b.stems)):
         return False
     if _part_added(a, b):
         return True
@@ -233,7 +239,7 @@ def connectives_differ(a: Parse, b: Parse) -> bool:
 
 
 def _part_added(a: Parse, b: Parse) -> bool:
-    """Tell whether one prompt is the other with a short "and Y" or "or Y" beside an X.
+    """Tell whether one prompt is the other with a short "and Y", "as well as Y" or "or Y".
 
     Or with one more item of a list: "X, Y and Z" and "X and Z". "Is it full?" asks what "Is it full
     or empty?" asks, and "go ahead and book it" adds nothing.
@@ -256,9 +262,15 @@ def _part_added(a: Parse, b: Parse) -> bool:
         idle = parts or added[0] in _STARTING
         if joined and not idle and not content.isdisjoint(added):
             return "and" in joined or shorter[0] not in _BEING
+        if any(not content.isdisjoint(added[len(each) :]) for each in _adding(added)):
+            return True
         if not first or longer[first - 1] != added[-1]:
             return False
     return False
+
+
+def _adding(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (phrase for phrase in _ADDING if tuple(words[: len(phrase)]) == phrase)
 
 
 def _lists(parse: Parse) -> bool:
