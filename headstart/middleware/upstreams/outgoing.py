@@ -25,7 +25,7 @@ from headstart.dialects.registry import (
     UPSTREAM_DIALECTS,
 )
 from headstart.dialects.request_form import ATTRIBUTION, KEYED, MARKED
-from headstart.dialects.requests import THINKING_MARK
+from headstart.dialects.requests import THINKING_MARK, without_dropped_tools
 from headstart.errors import (
     InvalidRequest,
     UpstreamError,
@@ -652,7 +652,8 @@ class RequestWriter:
     ) -> OutgoingRequest:
         """Return the request in the provider's dialect."""
         upstream = self._upstream
-        asked = portable_request(client.read_request(request), upstream.quirks)
+        asked = without_dropped_tools(client.read_request(request), upstream.quirks)
+        asked = portable_request(asked, upstream.quirks)
         real = upstream.models.get(request.model, request.model)
         streams = asked.stream or call.streamed_upstream
         asked = replace(
