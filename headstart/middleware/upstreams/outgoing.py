@@ -320,6 +320,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             echo=None if client.echo is None or request is None else client.echo(request.document),
             asked=None if request is None else request.document,
             tool_names={} if request is None else client.form.tool_names(request.document),
+            call_kinds={} if request is None else client.form.call_kinds(request.document),
         )
 
     def _encoder(self, client: Dialect, request: ChatRequest, naming: AnswerNames) -> EventEncoder:
