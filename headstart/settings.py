@@ -654,8 +654,8 @@ class UpstreamSettings(Section):
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
     """Fields to add to every request body, such as `{ service_tier = "flex" }`."""
     drops: tuple[str, ...] = ()
-    """Request fields that the upstream rejects, in addition to the preset's list;
-    `x-headstart-transforms` names each dropped field."""
+    """Request fields that the upstream rejects, in addition to the preset's list, and types of
+    tools to leave out of translated requests; `x-headstart-transforms` names what was dropped."""
     unsupported: Literal["drop", "refuse"] = "drop"
     """Treatment of a field that the upstream does not accept: `"drop"`, named in the header, or
     `"refuse"` with 400."""

@@ -127,15 +127,13 @@ def _read_call(fields: Fields) -> MessagePart:
     kind = fields.text("type") or "function"
     if kind not in ("function", "custom"):
         raise fields.invalid("type", "must be function or custom")
+    id, body = fields.required_text("id"), fields.required_object(kind)
+    name = body.required_text("name")
     if kind == "custom":
-        return ForeignPart(kind=kind, value={"type": kind, **fields.rest()})
-    function = fields.required_object("function")
-    return CallPart(
-        id=fields.required_text("id"),
-        name=function.required_text("name"),
-        arguments=function.text("arguments") or "",
-        extra=fields.rest(),
-    )
+        text = body.text("input") or ""
+        arguments = custom_arguments(text)
+        return _CustomCall(id=id, name=name, arguments=arguments, extra=fields.rest(), text=text)
+    return CallPart(id=id, name=name, arguments=body.text("arguments") or "", extra=fields.rest())
 
 
 def _read_part(fields: Fields) -> TextPart | MediaPart | ForeignPart:
@@ -211,13 +209,61 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
 
 # --- tools -----------------------------------------------------------------------------------
 
+CUSTOM_INPUT = "input"
+"""The argument of a function that stands for a custom tool."""
+_TEXT = {CUSTOM_INPUT: {"type": "string"}}
+_TEXT_ARGUMENT = {"type": "object", "properties": _TEXT, "required": [CUSTOM_INPUT]}
+_FREE_TEXT = (
+    f"Its argument `{CUSTOM_INPUT}` is the whole text for this tool, as it is. The text itself is "
+    "neither JSON nor a code block."
+)
+
+
+class _CustomTool(Tool):
+    """A custom tool, as the function that other dialects get, and as it came."""
+
+    own: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _CustomCall(CallPart, tag="custom"):
+    """A call of a custom tool, and its input."""
+
+    text: str = ""
+
+
+def read_custom_tool(fields: Fields) -> Tool:
+    """Read a custom tool, whose input is free text, as a function that takes this text."""
+    name, about, form = (
+        fields.required_text("name"),
+        fields.text("description"),
+        fields.object("format"),
+    )
+    told = [about, _FREE_TEXT] if about else [_FREE_TEXT]
+    if form is not None and form.text("type") == "grammar":
+        grammar = form.object("grammar") or form  # Chat Completions has one more object
+        syntax, rules = grammar.text("syntax"), grammar.required_text("definition")
+        told.append(f"It must match this grammar ({syntax}):\n{rules}")
+    about = "\n\n".join(told)
+    return Tool(name=name, description=about, parameters=_TEXT_ARGUMENT, extra=fields.rest())
+
+
+def custom_arguments(text: str) -> str:
+    """Return the input of a custom tool's call as the arguments of a function."""
+    return msgspec.json.encode({CUSTOM_INPUT: text}).decode()
+
 
 def _tools(fields: Fields) -> tuple[Tool | ForeignTool, ...]:
     tools: list[Tool | ForeignTool] = []
-    for tool in fields.objects("tools"):
+    listed = fields.peek("tools")
+    for own, tool in zip(listed or (), fields.objects("tools"), strict=True):
         kind = tool.text("type") or "function"
         if kind == "function":
             tools.append(tool.required_object("function").tool(tool.rest()))
+        elif kind == "custom":
+            read = read_custom_tool(tool.required_object(kind))
+            extra = {**read.extra, **tool.rest()}
+            known = {**msgspec.structs.asdict(read), "extra": extra}
+            tools.append(_CustomTool(**known, own=own))
         else:
             tools.append(ForeignTool(kind=kind, value={"type": kind, **tool.rest()}))
     return tuple(tools)
@@ -458,7 +504,7 @@ def _write_message(message: Message, losses: TranslationLosses) -> dict[str, Any
 
 def _stands_in_content(part: MessagePart) -> bool:
     if isinstance(part, ForeignPart):
-        return part.kind not in ("audio", "custom")
+        return part.kind != "audio"
     return isinstance(part, MediaPart) or (isinstance(part, TextPart) and not part.refusal)
 
 
@@ -477,20 +523,16 @@ def _beside_content(parts: Sequence[MessagePart], losses: TranslationLosses) -> 
             losses.drop_reasoning(part)
         elif isinstance(part, ForeignPart) and part.kind == "audio":
             fields["audio"] = losses.foreign(part)
-        elif isinstance(part, ForeignPart) and part.kind == "custom":
-            calls.append(losses.foreign(part))
     if calls:
         fields["tool_calls"] = calls
     return fields
 
 
 def _write_call(part: CallPart, losses: TranslationLosses) -> dict[str, Any]:
-    return {
-        "id": part.id,
-        "type": "function",
-        "function": {"name": part.name, "arguments": _arguments(part, losses)},
-        **losses.carried(part.extra),
-    }
+    kind, body = "function", {"name": part.name, "arguments": _arguments(part, losses)}
+    if losses.own and isinstance(part, _CustomCall):
+        kind, body = "custom", {"name": part.name, "input": part.text}
+    return {"id": part.id, "type": kind, kind: body, **losses.carried(part.extra)}
 
 
 def _arguments(part: CallPart, losses: TranslationLosses) -> str:
@@ -636,6 +678,8 @@ def _streaming(asked: CanonicalRequest, quirks: Quirks, extra: dict[str, Any]) -
 def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(tool, ForeignTool):
         return losses.foreign(tool)
+    if losses.own and isinstance(tool, _CustomTool):
+        return tool.own
     function = {
         "name": tool.name,
         "description": tool.description,
@@ -657,22 +701,16 @@ def _write_tool_choice(asked: CanonicalRequest) -> dict[str, Any]:
     choice = asked.tool_choice
     if choice is None:
         return parallel
-    named = [_reference(name, asked) for name in choice.names]
+    own = {tool.name for tool in asked.tools if isinstance(tool, _CustomTool)}
+    own = own if asked.dialect == NAME else set()
+    kinds = [("custom" if name in own else "function", name) for name in choice.names]
+    named = [{"type": kind, kind: {"name": name}} for kind, name in kinds]
     if choice.mode == "named":
         return {"tool_choice": named[0], **parallel}
     if named:
         allowed = {"mode": choice.mode, "tools": named}
         return {"tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}, **parallel}
     return {"tool_choice": choice.mode, **parallel}
-
-
-def _reference(name: str, asked: CanonicalRequest) -> dict[str, Any]:
-    customs = [tool.value for tool in asked.tools if isinstance(tool, ForeignTool)]
-    known = any(
-        isinstance(c := tool.get("custom"), dict) and c.get("name") == name for tool in customs
-    )
-    kind = "custom" if known else "function"
-    return {"type": kind, kind: {"name": name}}
 
 
 # --- how to answer ---------------------------------------------------------------------------

@@ -37,8 +37,11 @@ from headstart.dialects.responses_requests import (
     LOGPROBS,
     NAME,
     SUMMARY,
+    all_tools,
     apply_quirks,
+    call_kinds,
     input_items,
+    is_search,
     kind_of,
     namespaced,
     parse_request,
@@ -322,11 +325,15 @@ class _ItemsForm(RequestForm):
 
     def is_hosted(self, tool: dict[str, Any]) -> bool:
         if tool.get("type") != "namespace":
-            return super().is_hosted(tool)
+            return super().is_hosted(tool) and not is_search(tool)
         return any(map(super().is_hosted, listed_objects(tool, "tools")))
 
     def tool_names(self, document: dict[str, Any]) -> Mapping[str, tuple[str, str]]:
-        return {**super().tool_names(document), **namespaced(document)}
+        plain = super().tool_names({"tools": all_tools(document)})
+        return {**plain, **namespaced(document)}
+
+    def call_kinds(self, document: dict[str, Any]) -> Mapping[str, str]:
+        return call_kinds(document)
 
     def _holds_result(self, message: dict[str, Any]) -> bool:
         return kind_of(message).endswith("_output")

@@ -499,6 +499,19 @@ class RequestForm:
         names = [name for tool in tools for name in _names(tool)]
         return {short: ("", name) for name in names if (short := portable_name(name)) != name}
 
+    def call_kinds(self, document: dict[str, Any]) -> Mapping[str, str]:
+        """Return the kinds of calls that are no function calls, by their tools' names elsewhere.
+
+        Other dialects have functions in place of such tools.
+        """
+        kinds: dict[str, str] = {}
+        tools = document.get("tools")
+        for tool in tools if isinstance(tools, list) else ():
+            match tool:
+                case {"type": "custom", "custom": {"name": str(name)}}:
+                    kinds[portable_name(name)] = "custom"
+        return kinds
+
     def has_tools(self, document: dict[str, Any]) -> bool:
         """Tell whether the model may call tools."""
         return bool(document.get("tools") or document.get("functions"))
@@ -575,7 +588,9 @@ def _names(tool: Any) -> Iterator[str]:
         case {"functionDeclarations": [*functions]} | {"function_declarations": [*functions]}:
             for each in functions:
                 yield from _names(each)
-        case {"function": {"name": str(name)}} | {"name": str(name)}:
+        case {"function": {"name": str(name)}} | {"custom": {"name": str(name)}}:
+            yield name
+        case {"name": str(name)}:
             yield name
 
 

@@ -463,8 +463,10 @@ class TranslationLosses:
         """Return a part or tool that only its own dialect knows. Raises InvalidRequest."""
         if self.own:
             return foreign.value
-        what = "tools" if isinstance(foreign, ForeignTool) else "content"
-        raise self.refusal(f"{what} of type {foreign.kind}")
+        if isinstance(foreign, ForeignTool):
+            refusal = self.refusal(f"tools of type {foreign.kind}")
+            raise InvalidRequest(f"{refusal}; `drops` of the upstream can leave them out")
+        raise self.refusal(f"content of type {foreign.kind}")
 
     def refusal(self, name: str) -> InvalidRequest:
         """Return the error for content that the target cannot express."""
@@ -473,6 +475,21 @@ class TranslationLosses:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._names))
+
+
+def without_dropped_tools(asked: CanonicalRequest, quirks: Quirks) -> CanonicalRequest:
+    """Return a request without the tools of other providers that the operator wants to leave out.
+
+    They are named like fields that another dialect does not have (``top_level_extra``).
+    """
+    foreign = [tool for tool in asked.tools if isinstance(tool, ForeignTool)]
+    left = {tool.kind: tool.value for tool in foreign if tool.kind in quirks.drops}
+    if not left:
+        return asked
+    tools = tuple(
+        tool for tool in asked.tools if not (isinstance(tool, ForeignTool) and tool.kind in left)
+    )
+    return msgspec.structs.replace(asked, tools=tools, extra={**asked.extra, **left})
 
 
 def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from headstart.dialects.dialect import (
     decode_document,
     unreadable,
 )
-from headstart.dialects.responses_requests import SUMMARY, kind_of
+from headstart.dialects.requests import call_input
+from headstart.dialects.responses_requests import SEARCH, SUMMARY, kind_of
 from headstart.types import (
     CONTENT_BLOCKS,
     NAMESPACE,
@@ -263,7 +264,9 @@ def _new_items(parts: Iterable[Part], seed: str, first: int) -> Iterator[dict[st
         if content:
             yield {**new_item("message", seed, number), "content": content}
             number, content = number + 1, []
-        if isinstance(part, ToolCall):
+        if isinstance(part, ToolCall) and part.kind == SEARCH:
+            yield search_call(part, seed, number)
+        elif isinstance(part, ToolCall):
             kind = KINDS.get(part.kind, "function_call")
             item = new_item(kind, seed, number)
             named = {"call_id": part.id or item["call_id"], "name": part.name}
@@ -275,6 +278,18 @@ def _new_items(parts: Iterable[Part], seed: str, first: int) -> Iterator[dict[st
         number += 1
     if content or number == first == 0:
         yield {**new_item("message", seed, number), "content": content or [new_part("output_text")]}
+
+
+def search_call(call: ToolCall | ToolCallDelta, seed: str, number: int) -> dict[str, Any]:
+    """Return the item of a search for tools, which has its arguments as an object."""
+    return {
+        "id": f"tsc_{seed}{number:02x}",
+        "type": "tool_search_call",
+        "call_id": call.id or f"call_{seed}{number:02x}",
+        "execution": "client",
+        "arguments": call_input(call.arguments),
+        "status": "completed",
+    }
 
 
 def namespace_of(call: ToolCall | ToolCallDelta) -> dict[str, Any]:

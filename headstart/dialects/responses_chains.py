@@ -172,7 +172,8 @@ def _portable(raw: msgspec.Raw, *, from_model: bool, same_account: bool) -> msgs
         signature = item.get("encrypted_content")
         marked = isinstance(signature, str) and marked_origin(signature) is not None
         return raw if marked or (same_account and signature) else None
-    if kind not in _PORTABLE:
+    by_client = kind.startswith("tool_search") and item.get("execution") == "client"
+    if kind not in _PORTABLE and not by_client:
         return None if from_model else raw
     if "id" not in item:
         return raw

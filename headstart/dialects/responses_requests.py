@@ -25,6 +25,7 @@ from headstart.canonical_request import (
     portable_name,
 )
 from headstart.dialects.dialect import as_text, listed_objects
+from headstart.dialects.openai_requests import custom_arguments, read_custom_tool
 from headstart.dialects.requests import (
     THINKING_MARK,
     Fields,
@@ -52,7 +53,7 @@ from headstart.errors import InvalidRequest
 from headstart.types import NAMESPACE, ChatRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headstart.canonical_request import MessagePart, Quirks, Role
 
@@ -75,6 +76,8 @@ _STATE = ("previous_response_id", "conversation", "prompt")
 """Fields that refer to state at the provider."""
 _OF_ITEMS = ("id", "status")
 """Fields of an item that no other API has."""
+SEARCH, _SEARCH_CALL, _SEARCH_OUTPUT = "tool_search", "tool_search_call", "tool_search_output"
+"""The search for tools, its calls and its results. A client or the provider runs it."""
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -150,7 +153,8 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     Raises InvalidRequest, also if the request depends on state or tools that only a provider of
     this dialect has.
     """
-    fields = Fields({**request.document, "input": input_items(request.document)})
+    document, items = request.document, input_items(request.document)
+    fields = Fields({**document, "input": items, "tools": all_tools(document)})
     for name in (*_STATE, "background"):
         if fields.value(name):
             raise _only_here(name)
@@ -202,11 +206,12 @@ def _read_items(fields: Fields) -> list[Message]:
         kind = item.text("type") or ("message" if "role" in item else "unknown")
         if kind == "message":
             message = _read_message(item)
-        elif kind in ("function_call", "reasoning"):
-            one = _read_call(item) if kind == "function_call" else _read_thought(item)
-            message = Message(role="assistant", parts=(one,))
-        elif kind == "function_call_output":
+        elif kind in _READ:
+            message = Message(role="assistant", parts=(_READ[kind](item),))
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             message = Message(role="tool", parts=(_read_result(item),))
+        elif kind == _SEARCH_OUTPUT and item.peek("execution") == "client":
+            message = Message(role="tool", parts=(_read_found(item),))
         elif kind == "item_reference":
             raise _only_here(kind)
         else:
@@ -287,6 +292,30 @@ def _read_call(item: Fields) -> CallPart:
     )
 
 
+def _read_custom_call(item: Fields) -> CallPart:
+    text = item.text("input") or ""
+    return msgspec.structs.replace(_read_call(item), arguments=custom_arguments(text))
+
+
+def _read_search(item: Fields) -> CallPart | ForeignPart:
+    if item.peek("execution") != "client":
+        return ForeignPart(kind=_SEARCH_CALL, value={"type": _SEARCH_CALL, **item.rest()})
+    item.discard(*_OF_ITEMS, "execution")
+    arguments = msgspec.json.encode(item.value("arguments") or {}).decode()
+    id = item.required_text("call_id")
+    return CallPart(id=id, name=SEARCH, arguments=arguments, extra=item.rest())
+
+
+def _read_found(item: Fields) -> ResultPart:
+    """Read what a search found. The request has these tools, too (``all_tools``)."""
+    item.discard(*_OF_ITEMS, "execution")
+    found = _each_tool(listed_objects(item.value("tools"), "tools"))
+    told = [f"Found the tool {portable_name(_one_name(space, name))}." for space, name, _ in found]
+    text = TextPart(text="\n".join(told) or "Found no tool.")
+    id = item.required_text("call_id")
+    return ResultPart(id=id, name=SEARCH, content=(text,), extra=item.rest())
+
+
 def _read_result(item: Fields) -> ResultPart:
     item.discard(*_OF_ITEMS)
     return ResultPart(
@@ -311,6 +340,15 @@ def _read_thought(item: Fields) -> ReasoningPart:
     )
 
 
+_READ: dict[str, Callable[[Fields], MessagePart]] = {
+    "function_call": _read_call,
+    "custom_tool_call": _read_custom_call,
+    _SEARCH_CALL: _read_search,
+    "reasoning": _read_thought,
+}
+"""The functions that read items of the model, by their types."""
+
+
 # --- tools and parameters --------------------------------------------------------------------
 
 
@@ -321,14 +359,58 @@ def _one_name(namespace: str | None, name: str) -> str:
     return portable_name(f"{namespace.rstrip('_')}__{name}")
 
 
+def all_tools(document: dict[str, Any]) -> Any:
+    """Return the tools of a request, and those that searches found later, each once.
+
+    Other APIs have no place for tools within a conversation.
+    """
+    listed = document.get("tools")
+    items = listed_objects(document, "input")
+    outputs = [item for item in items if item.get("type") == _SEARCH_OUTPUT]
+    if not outputs or not isinstance(listed, list | None):
+        return listed
+    known = {(space, name) for space, name, _ in _each_tool(listed_objects(document, "tools"))}
+    found: list[dict[str, Any]] = []
+    for output in outputs:
+        for tool in listed_objects(output, "tools"):
+            inner = listed_objects(tool, "tools") if tool.get("type") == NAMESPACE else (tool,)
+            for each in inner:
+                one = {**tool, "tools": [each]} if each is not tool else tool
+                places = {(space, name) for space, name, _ in _each_tool([one])}
+                if not (places and places <= known):
+                    found.append(one)
+                known |= places
+    return [*(listed or ()), *found]
+
+
+def _each_tool(tools: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the namespace (or ""), the name and the object of each tool with a name."""
+    for tool in tools:
+        inside = tool.get("type") == NAMESPACE
+        space = (as_text(tool.get("name")) or "") if inside else ""
+        for each in listed_objects(tool, "tools") if inside else (tool,):
+            if name := as_text(each.get("name")) or (SEARCH if is_search(each) else None):
+                yield space, name, each
+
+
+def is_search(tool: dict[str, Any]) -> bool:
+    """Tell whether a tool is a search for tools that the client runs, as Codex has it."""
+    return tool.get("type") == SEARCH and tool.get("execution") == "client"
+
+
 def namespaced(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the namespace and the own name of each tool in a namespace, by its one name."""
+    tools = _each_tool(listed_objects(all_tools(document), "tools"))
+    return {_one_name(space, name): (space, name) for space, name, _ in tools if space}
+
+
+def call_kinds(document: dict[str, Any]) -> dict[str, str]:
+    """Return the kinds of calls that are no function calls, by the one names of their tools."""
+    tools = _each_tool(listed_objects(all_tools(document), "tools"))
     return {
-        _one_name(space, name): (space, name)
-        for tool in listed_objects(document, "tools")
-        if tool.get("type") == NAMESPACE and (space := as_text(tool.get("name")))
-        for each in listed_objects(tool, "tools")
-        if (name := as_text(each.get("name")))
+        portable_name(_one_name(space, name)): str(tool["type"])
+        for space, name, tool in tools
+        if tool.get("type") in ("custom", SEARCH)
     }
 
 
@@ -359,9 +441,14 @@ def _read_tools(fields: Fields) -> Iterator[Tool | ForeignTool]:
 
 def _read_tool(tool: Fields, namespace: str | None = None) -> Tool | ForeignTool:
     kind = tool.required_text("type")
-    if kind != "function":
+    tool.discard("defer_loading")  # other APIs get all tools at once
+    if kind == SEARCH and tool.peek("execution") == "client":
+        tool.discard("execution")
+        about, schema = tool.text("description"), tool.mapping("parameters")
+        return Tool(name=SEARCH, description=about, parameters=schema, extra=tool.rest())
+    if kind not in ("function", "custom"):
         return ForeignTool(kind=kind, value={"type": kind, **tool.rest()})
-    read = tool.tool()
+    read = tool.tool() if kind == "function" else read_custom_tool(tool)
     return msgspec.structs.replace(read, name=_one_name(namespace, read.name))
 
 
@@ -391,8 +478,8 @@ def _chosen(tools: Sequence[Fields], document: dict[str, Any]) -> tuple[str, ...
     for one, (space, own) in namespaced(document).items():
         found.setdefault((True, space), []).append(one)
         found.setdefault((False, own), []).append(one)
-    for tool in listed_objects(document, "tools"):
-        if tool.get("type") != NAMESPACE and (name := as_text(tool.get("name"))):
+    for space, name, _ in _each_tool(listed_objects(document, "tools")):
+        if not space:
             found[False, name] = [name]
     named = ((tool.text("type") == NAMESPACE, tool.required_text("name")) for tool in tools)
     return tuple(one for place in dict.fromkeys(named) for one in found.get(place, place[1:]))

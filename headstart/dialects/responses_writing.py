@@ -28,9 +28,10 @@ from headstart.dialects.responses_answers import (
     other_fields,
     output_items,
     parts_of,
+    search_call,
     seed_of,
 )
-from headstart.dialects.responses_requests import SUMMARY, kind_of
+from headstart.dialects.responses_requests import SEARCH, SUMMARY, kind_of
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -413,6 +414,10 @@ class ResponsesEncoder:
 
         Pieces of several calls may alternate: each call ends when it is whole.
         """
+        if event.kind == SEARCH:
+            self._close(written)
+            whole = search_call(event, self._seed, self._count)
+            return self._end_item(self._begin_item(whole, None, written), None, written)
         item = self._calls.get(event.index)
         if item is None:
             self._close(written)
@@ -429,6 +434,7 @@ class ResponsesEncoder:
             self._begin_part(item, kind, None, written)
         if event.arguments and item.index not in self._output:
             self._say(item.parts[0], event.arguments, [], written)
+        return None
 
     def _end(self, written: list[bytes]) -> None:
         self._begin(written)
@@ -477,8 +483,8 @@ def _whole_part(part: _OutputPart, frame: dict[str, Any] | None) -> dict[str, An
 
 
 def _is_whole(call: _OutputItem) -> bool:
-    """Tell whether a call may end here: its arguments are JSON, or any text."""
-    return kind_of(call.item) != "function_call" or is_json("".join(call.parts[0].texts))
+    """Tell whether a call may end here: its arguments are JSON. A text may always go on."""
+    return kind_of(call.item) == "function_call" and is_json("".join(call.parts[0].texts))
 
 
 def _head(id: str, created: int) -> bytes:

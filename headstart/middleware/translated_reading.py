@@ -24,9 +24,11 @@ from headstart.dialects.dialect import (
     UpstreamDialect,
     translate_events,
 )
+from headstart.dialects.openai_requests import CUSTOM_INPUT
 from headstart.dialects.registry import TEXT_FIELDS
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.reading import (
+    MAX_DOCUMENT_BYTES,
     DocumentCollector,
     EventReader,
     EventStream,
@@ -82,6 +84,8 @@ class AnswerNames:
     """The document of the request, which holds the ids of earlier tool calls."""
     tool_names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """The namespace (or "") and the own name of tools, by the names that the provider got."""
+    call_kinds: Mapping[str, str] = field(default_factory=dict)
+    """The kinds of calls that are no function calls, by the same names."""
 
     def call_id(self, prefix: str, choice: int, number: int) -> str:
         """Return an id for a tool call that no other call of any answer has."""
@@ -104,6 +108,8 @@ class _Canonical:
         self._ids: set[str] | None = None
         """The ids of earlier calls, with those of the request. None: there was no call yet."""
         self._model = naming.model
+        self._inputs: dict[tuple[int, int], _FreeText | _WholeCall] = {}
+        """The inputs of calls that are no function calls, by choice and number."""
 
     def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
         if self._source.name == self._target.name:
@@ -114,7 +120,14 @@ class _Canonical:
             self._target,
             shows_reasoning=self._naming.shows_reasoning,
         )
-        return tuple(own for event in translated if (own := self._own(event)) is not None)
+        own: list[StreamEvent] = []
+        for event in translated:
+            if type(event) is Finished and self._inputs:
+                places = [place for place in self._inputs if place[0] == event.choice]
+                own += filter(None, [self._inputs.pop(place).end() for place in places])
+            if (found := self._own(event)) is not None:
+                own.append(found)
+        return tuple(own)
 
     def _own(self, event: StreamEvent) -> StreamEvent | None:
         naming = self._naming
@@ -128,18 +141,26 @@ class _Canonical:
                     model=self._model or None,
                 )
             case ToolCallDelta():
-                first = self._called.setdefault(event.choice, event.index)
-                event = self._renamed(event)
-                if not naming.functions:
-                    return self._identified(event)
-                legacy = msgspec.structs.replace(event, id=None, kind="function_call")
-                return legacy if event.index == first else None
+                return self._call(event)
             case Finished(reason="stop" | "tool_calls") if event.choice in self._called:
                 # Some providers say "stop". Agents go on only if the reason says that tools were
                 # called.
                 reason = "function_call" if naming.functions else "tool_calls"
                 return msgspec.structs.replace(event, reason=reason)
         return event
+
+    def _call(self, event: ToolCallDelta) -> ToolCallDelta | None:
+        first = self._called.setdefault(event.choice, event.index)
+        kind = self._naming.call_kinds.get(event.name or "") if event.kind == "function" else None
+        event = self._renamed(event)
+        if self._naming.functions:
+            legacy = msgspec.structs.replace(event, id=None, kind="function_call")
+            return legacy if event.index == first else None
+        event, place = self._identified(event), (event.choice, event.index)
+        if kind is not None and place not in self._inputs:
+            self._inputs[place] = _FreeText() if kind == "custom" else _WholeCall(event, kind)
+        taken = self._inputs.get(place)
+        return event if taken is None else taken.take(event)
 
     def _renamed(self, event: ToolCallDelta) -> ToolCallDelta:
         """Return a piece of a tool call with the names that the request gave to the tool."""
@@ -167,6 +188,131 @@ class _Canonical:
             return event
         id = self._naming.call_id(self._target.call_prefix, *place)
         return msgspec.structs.replace(event, id=id)
+
+
+class _HeldArguments:
+    """The arguments of a call that wait for its end, up to a bound."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._room = MAX_DOCUMENT_BYTES
+
+    def add(self, piece: str) -> None:
+        """Keep a piece, unless there are too many."""
+        self._room -= len(piece)
+        if self._room >= 0:
+            self._pieces.append(piece)
+
+    def join(self) -> str:
+        return "".join(self._pieces)
+
+
+class _WholeCall:
+    """A call whose client takes it as a whole."""
+
+    def __init__(self, begun: ToolCallDelta, kind: str) -> None:
+        self._begun = msgspec.structs.replace(begun, kind=kind)
+        self._arguments = _HeldArguments()
+
+    def take(self, event: ToolCallDelta) -> None:
+        """Keep a piece of the call."""
+        self._arguments.add(event.arguments)
+
+    def end(self) -> ToolCallDelta:
+        """Return the call."""
+        return msgspec.structs.replace(self._begun, arguments=self._arguments.join())
+
+
+_HEX, _HIGH = "[0-9a-fA-F]", "[dD][89abAB][0-9a-fA-F]{2}"
+_INPUT_BEGINS = re.compile(rf'\s*\{{\s*"{CUSTOM_INPUT}"\s*:\s*"')
+_INPUT = re.compile(
+    rf"""(?: [^"\\]+                            # characters
+    | \\ [^u]                                  # an escape of one character
+    | \\u (?! {_HIGH} (?: \\ (?: u {_HEX}{{0,3}} )? )? \Z) {_HEX}{{4}}  # a half waits for its pair
+    | \\u (?! {_HEX}{{0,3}} \Z | {_HEX}{{4}} )  # no escape of JSON
+    )*""",
+    re.VERBOSE,
+)
+"""Matches the beginning of a JSON string: up to its end, or to an escape whose rest is missing."""
+_ESCAPE = re.compile(rf"\\(?:u({_HEX}{{4}})|([\"\\/bfnrt]))")
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_LONGEST_BEGINNING = 256
+
+
+class _FreeText:
+    """The input of a custom tool's call, as it is taken out of the arguments of a function's.
+
+    Arguments in another form are handed on at the end: the text that they hold, or all of them.
+    """
+
+    def __init__(self) -> None:
+        self._begun: ToolCallDelta | None = None
+        self._held = ""
+        self._other: _HeldArguments | None = None
+        """The arguments, if they do not begin as they should."""
+        self._is_inside = self._is_over = False
+
+    def take(self, event: ToolCallDelta) -> ToolCallDelta | None:
+        """Return the call with the text that came, or None if there is none."""
+        text = "" if self._is_over else self._read(event.arguments)
+        if self._begun is not None and not text:
+            return None
+        begins, self._begun = self._begun is None, self._begun or event
+        named = event if begins else ToolCallDelta(index=event.index, choice=event.choice)
+        return msgspec.structs.replace(named, kind="custom", arguments=text)
+
+    def _read(self, piece: str) -> str:
+        if self._other is not None:
+            self._other.add(piece)
+            return ""
+        self._held += piece
+        if not self._is_inside:
+            begins = _INPUT_BEGINS.match(self._held)
+            if begins is None:
+                if len(self._held) > _LONGEST_BEGINNING:
+                    self._other = _HeldArguments()
+                    self._other.add(self._held)
+                return ""
+            self._is_inside, self._held = True, self._held[begins.end() :]
+        found = _INPUT.match(self._held)
+        assert found is not None  # it matches any text
+        self._held = self._held[found.end() :]
+        self._is_over = self._held.startswith('"')
+        return _unescaped(found[0])
+
+    def end(self) -> ToolCallDelta | None:
+        """Return the text in arguments of another form."""
+        held = self._held if self._other is None else self._other.join()
+        text, begun = "" if self._is_inside else _input_in(held), self._begun
+        if begun is None or not text:
+            return None
+        return ToolCallDelta(index=begun.index, choice=begun.choice, kind="custom", arguments=text)
+
+
+def _unescaped(string: str) -> str:
+    """Return the text of a JSON string. Escapes that JSON does not have stay as they are."""
+    if "\\" not in string:
+        return string
+    text = _ESCAPE.sub(
+        lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2]),
+        string,
+    )
+    if _SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _input_in(arguments: str) -> str:
+    """Return the input in arguments of any form."""
+    try:
+        value = msgspec.json.decode(arguments)
+    except UNDECODABLE:
+        return arguments
+    if isinstance(value, dict):
+        only = next(iter(value.values())) if len(value) == 1 else None
+        value = value.get(CUSTOM_INPUT, only if value else "")
+    return value if isinstance(value, str) else arguments
 
 
 _ID_FIELDS = frozenset(("id", "call_id", "tool_call_id", "tool_use_id"))

@@ -15,7 +15,7 @@ from headstart.canonical_request import Quirks
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import UPSTREAM_DIALECTS
-from headstart.errors import UpstreamProtocolError
+from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import neutral_headers
 from headstart.settings import UpstreamSettings
@@ -493,3 +493,22 @@ async def test_a_rescued_stream_has_an_estimate_if_it_was_translated(client: Dia
     else:
         assert completion.usage is not None
         assert client.tokens(completion.usage).completion == round(22 / 4)
+
+
+async def test_tools_that_only_another_provider_runs_are_left_out_if_the_operator_says_so() -> None:
+    look = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
+    kind, provider = "web_search_20250305", ScriptedUpstream()
+    call = call_of(ANTHROPIC, tools=[look, {"type": kind, "name": "web_search"}])
+    async with upstream_at(provider, dialect=OPENAI.setting) as upstream:
+        with pytest.raises(InvalidRequest, match=f"^tools of type {kind}: .*`drops`"):
+            await upstream.send(call)
+    quirks = Quirks(drops=(kind,))
+    async with upstream_at(provider, dialect=OPENAI.setting, quirks=quirks) as upstream:
+        answer = await read(upstream, call)
+    (received,) = provider.calls
+    assert [tool["function"]["name"] for tool in received.json["tools"]] == ["look"]
+    assert f"dropped:{kind}" in answer.transforms
+    quirks = Quirks(drops=(kind,), refuse=True)
+    async with upstream_at(provider, dialect=OPENAI.setting, quirks=quirks) as upstream:
+        with pytest.raises(InvalidRequest, match=f"^{kind}: "):
+            await upstream.send(call)

@@ -29,7 +29,6 @@ def called(block: dict[str, Any]) -> dict[str, Any]:
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}}
 ZIP = {"type": "file", "file": {"filename": "a", "file_data": "data:application/zip;base64,UEs="}}
-CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
 PDF_URL = {"type": "document", "source": {"type": "url", "url": "https://a.org/a.pdf"}}
 IMAGE_ID = {"type": "image", "source": {"type": "file", "file_id": "f"}}
 HOSTED = {"type": "web_search_20250305", "name": "web_search"}
@@ -43,8 +42,7 @@ REFUSED_BY_ANTHROPIC: dict[str, dict[str, Any]] = {
     "^web_search_options:": {"web_search_options": {"search_context_size": "low"}},
     "^web_search_options: ": {"web_search_options": {}},
     "^response_format of type json_object": {"response_format": {"type": "json_object"}},
-    "^tools of type custom:": {"tools": [{"type": "custom", "custom": {"name": "sh"}}]},
-    "^content of type custom:": replied(tool_calls=[CUSTOM]),
+    "^tools of type web_search:": {"tools": [{"type": "web_search"}]},
     "^content of type audio:": said(AUDIO),
     "^content of type audio: ": replied(audio={"id": "a"}),
     r"^content of type file \(application/zip\):": said(ZIP),

@@ -112,6 +112,7 @@ MARKED = {
 OPEN = {"id": "rs_1", "type": "reasoning", "summary": []}
 CALL = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 SEARCH = {"id": "ws_1", "type": "web_search_call", "status": "completed"}
+OWN_SEARCH = {"id": "tsc_1", "type": "tool_search_call", "call_id": "c", "execution": "client"}
 
 
 def without_id(item: dict[str, Any]) -> dict[str, Any]:
@@ -127,6 +128,7 @@ def without_id(item: dict[str, Any]) -> dict[str, Any]:
         (MARKED, MARKED, MARKED),
         (OPEN, None, None),
         (SEARCH, None, None),
+        (OWN_SEARCH, without_id(OWN_SEARCH), without_id(OWN_SEARCH)),
     ],
 )
 def test_a_provider_gets_the_portable_items_of_an_answer(

@@ -242,8 +242,8 @@ def test_state_at_a_provider_is_refused_elsewhere(fields: dict[str, Any], name: 
     [
         ({"tools": [{"type": "web_search"}]}, "tools of type web_search"),
         (
-            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}]},
-            "tools of type custom",
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "local_shell"}]}]},
+            "tools of type local_shell",
         ),
         ({"tools": [{"type": "mcp", "server_label": "a"}]}, "tools of type mcp"),
         ({"input": [{"type": "web_search_call", "id": "w"}]}, "content of type web_search_call"),

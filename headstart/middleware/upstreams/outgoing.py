@@ -25,7 +25,7 @@ from headstart.dialects.registry import (
     UPSTREAM_DIALECTS,
 )
 from headstart.dialects.request_form import ATTRIBUTION, KEYED, MARKED
-from headstart.dialects.requests import THINKING_MARK
+from headstart.dialects.requests import THINKING_MARK, without_dropped_tools
 from headstart.errors import (
     InvalidRequest,
     UpstreamError,
@@ -320,6 +320,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             echo=None if client.echo is None or request is None else client.echo(request.document),
             asked=None if request is None else request.document,
             tool_names={} if request is None else client.form.tool_names(request.document),
+            call_kinds={} if request is None else client.form.call_kinds(request.document),
         )
 
     def _encoder(self, client: Dialect, request: ChatRequest, naming: AnswerNames) -> EventEncoder:
@@ -652,7 +653,8 @@ class RequestWriter:
     ) -> OutgoingRequest:
         """Return the request in the provider's dialect."""
         upstream = self._upstream
-        asked = portable_request(client.read_request(request), upstream.quirks)
+        asked = without_dropped_tools(client.read_request(request), upstream.quirks)
+        asked = portable_request(asked, upstream.quirks)
         real = upstream.models.get(request.model, request.model)
         streams = asked.stream or call.streamed_upstream
         asked = replace(
