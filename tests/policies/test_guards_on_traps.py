@@ -142,3 +142,32 @@ def test_a_plural_inside_a_longer_name_is_the_same_name(encoder: OnnxEncoder) ->
     one, other = "What is open on New Year Eve?", "What is open on New Years Eve?"
     assert "name" not in vetoes(encoder, one, other)
     assert "name" not in vetoes(encoder, "Which ATMs are free?", "Which ATM is free?")
+
+
+@pytest.mark.parametrize(
+    ("guard", "one", "other"),
+    [
+        ("connective", "the causes as well as the effects of rust", "the causes of rust"),
+        ("connective", "The price of the car along with the trailer", "The price of the car"),
+        ("connective", "Name the tools plus the parts that I need", "Name the tools that I need"),
+        ("antonym", "How do I hide a column?", "How do I unhide a column?"),
+        ("antonym", "How do I zip a folder?", "How do I unzip a folder?"),
+    ],
+)
+def test_added_parts_and_short_opposites_are_vetoed(
+    encoder: OnnxEncoder, guard: str, one: str, other: str
+) -> None:
+    assert guard in vetoes(encoder, one, other)
+    assert guard in vetoes(encoder, other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Can I bring my dog along with me?", "Can I bring my dog?"),
+        ("I work as well as you, plus I play", "I work as well as you, and I play"),
+        ("Is the shop open till ten?", "Is the shop open until ten?"),
+    ],
+)
+def test_words_that_add_no_part_are_no_veto(encoder: OnnxEncoder, one: str, other: str) -> None:
+    assert not {"connective", "antonym"}.intersection(vetoes(encoder, one, other))
