@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -499,6 +500,7 @@ def _unknown(model: str) -> None:  # noqa: ARG001 - no model is known
     return None
 
 
+@dataclass(eq=False, repr=False)
 class Target:
     """Makes calls to ``upstream``. ``send`` waits for the first content of the answer.
 
@@ -515,46 +517,32 @@ class Target:
     the provider and its key in them.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        settings: UpstreamSettings,
-        states: UpstreamStates,
-        clock: Callable[[], float],
-        *,
-        key: str = "",
-        context_tokens: Callable[[str], int | None] = _unknown,
-        price: Callable[[str], Price | None] = _unknown,
-        tracing: Tracing | None = None,
-        ledger: ClientLedger | None = None,
-        is_free: bool = False,
-        nodes: NodeLimits | None = None,
-        address: str = "",
-    ) -> None:
-        self.name = settings.name
-        self.identity = settings.name
-        self.names = frozenset((settings.name,))
-        self.own_key = bool(key)
+    upstream: Upstream
+    settings: UpstreamSettings
+    states: UpstreamStates
+    clock: Callable[[], float]
+    _: KW_ONLY
+    key: str = ""
+    context_tokens: Callable[[str], int | None] = _unknown
+    price: Callable[[str], Price | None] = _unknown
+    tracing: Tracing | None = None
+    ledger: ClientLedger | None = None
+    is_free: bool = False
+    nodes: NodeLimits | None = None
+    address: str = ""
+    _models: dict[str, _Model] = field(default_factory=dict)
+    """The models of earlier calls, by the names that callers use."""
+    _timeouts: list[ReusableTimeout] = field(default_factory=list)
+    """Timeouts of calls that have ended. Their timers may still run."""
+
+    def __post_init__(self) -> None:
+        self.name = self.identity = self.settings.name
+        self.names = frozenset((self.name,))
+        self.own_key = bool(self.key)
         """The upstream gets its own key, and not those of the callers."""
-        self._upstream = upstream
-        self._clock = clock
-        self._settings = settings
-        self._cancels_billing = settings.cancels_billing is True
-        self._key_id = key
+        self._cancels_billing = self.settings.cancels_billing is True
         self._hashes = NameMemo(lambda sent: blake2b(sent, digest_size=16).hexdigest())
         """The hash of each key of callers."""
-        self._context_tokens = context_tokens
-        self._price = price
-        self._ledger = ledger
-        self._is_free = is_free
-        self._nodes = nodes
-        self._address = address
-        self._models: dict[str, _Model] = {}
-        """The models of earlier calls, by the names that callers use."""
-        self._states = states
-        self._tracing = tracing
-        self._timeouts: list[ReusableTimeout] = []
-        """Timeouts of calls that have ended. Their timers may still run."""
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the present estimate of this call."""
@@ -562,13 +550,13 @@ class Target:
         model = self._model(call)
         key, price = model.key, model.price
         state = self._state(call, key)
-        measures = self._states.measures
+        measures = self.states.measures
         breaker, limits = state.breaker, state.limits
         ask = CallShape(
             prompt_tokens=call.prompt_tokens,
             output_tokens=expected_tokens(call, measures),
             max_tokens=most_tokens(call),
-            warm=self._states.affinities.of(call.affinity, now) == self.name,
+            warm=self.states.affinities.of(call.affinity, now) == self.name,
         )
         availability = Availability(
             ready_in_s=max(
@@ -577,43 +565,43 @@ class Target:
             ),
             degraded=breaker.degraded(now),
             weight=breaker.weight(now),
-            context_tokens=self._context_tokens(key.model),
+            context_tokens=self.context_tokens(key.model),
             bills_cancelled=not self._cancels_billing,
             allowance=limits.allowance(now),
         )
         if call.relayed:
             # Calls for other models may have shown already that the upstream is down.
-            down_s = self._states.open_for_s(self.name, self._key_of(call), now)
+            down_s = self.states.open_for_s(self.name, self._key_of(call), now)
             availability = availability._replace(ready_in_s=max(availability.ready_in_s, down_s))
         return predict_call(self.name, key, ask, availability, measures, now, price=price)
 
     async def send(self, call: Call) -> Reply:
         """Send the call and wait for its first content. Raises HeadstartError."""
-        reservation = None if self._ledger is None else await self._reserve(call, self._ledger)
+        reservation = None if self.ledger is None else await self._reserve(call, self.ledger)
         try:
             if call.queues_until is not None:
                 booking = await self._begin_in_queue(call, call.queues_until, reservation)
-            elif self._nodes is None:
+            elif self.nodes is None:
                 booking = self._begin(call, asyncio.get_running_loop().time(), reservation)
             else:
-                booking = await self._take_and_begin(call, self._nodes, reservation)
+                booking = await self._take_and_begin(call, self.nodes, reservation)
         except UpstreamUnavailable:
             if reservation is not None:
                 reservation.release()
             raise
-        if self._tracing is not None:
-            call = self._tracing.attempt(call, self._settings, booking.key.model)
+        if self.tracing is not None:
+            call = self.tracing.attempt(call, self.settings, booking.key.model)
             booking.call = call
         dialect = None if call.request is None else DIALECTS.get(call.dialect)
         stall_s = self._stall_limit_s(booking, call)
-        opened = TargetCall(call, booking, dialect, self._timeouts, stall_s, self._clock)
-        return await opened.open(self._upstream, self._first_content_until(booking, call))
+        opened = TargetCall(call, booking, dialect, self._timeouts, stall_s, self.clock)
+        return await opened.open(self.upstream, self._first_content_until(booking, call))
 
     async def _reserve(self, call: Call, ledger: ClientLedger) -> Reservation | None:
         """Reserve the highest cost of the call. Raises RequestError."""
         model, request = self._model(call), call.request
         prompt = PROMPT_MARGIN * call.prompt_tokens
-        fits = self._context_tokens(model.key.model)
+        fits = self.context_tokens(model.key.model)
         answers = 1
         limit: int | None = None
         if call.output_tokens == 0:
@@ -624,7 +612,7 @@ class Target:
             call,
             model.key.model,
             model.price,
-            is_free=self._is_free,
+            is_free=self.is_free,
             prompt=prompt if fits is None else min(prompt, fits),
             completion=limit if limit is None else max(0, limit),
             answers=max(1, answers),
@@ -643,9 +631,9 @@ class Target:
             async with asyncio.timeout_at(until), state.queue:
                 while True:
                     try:
-                        if self._nodes is None:
+                        if self.nodes is None:
                             return self._begin(call, loop.time(), reservation)
-                        return await self._take_and_begin(call, self._nodes, reservation)
+                        return await self._take_and_begin(call, self.nodes, reservation)
                     except UpstreamUnavailable as error:
                         wait_s = error.retry_after_s or 0.0
                         if not error.limited or loop.time() + wait_s > until:
@@ -663,8 +651,8 @@ class Target:
         """Count the call in the limits of all nodes, and begin it. Raises UpstreamUnavailable."""
         loop, model = asyncio.get_running_loop(), self._model(call)
         state = self._state(call, model.key)
-        limits = nodes.share(state, self._address, model.key.model, self._key_of(call))
-        tokens = reserved_tokens(call, self._states.measures)
+        limits = nodes.share(state, self.address, model.key.model, self._key_of(call))
+        tokens = reserved_tokens(call, self.states.measures)
         waiting = None if call.queues_until is not None else state.queued
         count = await limits.try_take(tokens, waiting)
         try:
@@ -688,9 +676,9 @@ class Target:
             reserved, limit_s = 0, 0.0
             known = limits.known
             if count is not None:
-                reserved, limit_s = reserved_tokens(call, self._states.measures), count.wait_s
+                reserved, limit_s = reserved_tokens(call, self.states.measures), count.wait_s
             elif known:
-                reserved = reserved_tokens(call, self._states.measures)
+                reserved = reserved_tokens(call, self.states.measures)
                 queued = 0 if call.queues_until is not None else state.queued
                 limit_s = limits.ready_in_s(reserved, now, 1 + queued)
             permit = breaker.admit(now) if limit_s <= 0.0 else None
@@ -715,12 +703,12 @@ class Target:
             model.key,
             permit=permit,
             state=state,
-            states=self._states,
+            states=self.states,
             price=None if call.relayed else model.price,
             cancels_billing=self._cancels_billing,
-            now=now,
-            at=self._clock(),
-            reserved=reserved,
+            began=now,
+            at=self.clock(),
+            reserved_tokens=reserved,
             taken=taken,
             reservation=reservation,
         )
@@ -732,9 +720,9 @@ class Target:
         """
         if not booking.streams:
             return call.deadline
-        limit_s = self._settings.first_token_s
+        limit_s = self.settings.first_token_s
         if limit_s is None and call.has_alternative:
-            limit_s = self._states.measures.first_token_limit_s(
+            limit_s = self.states.measures.first_token_limit_s(
                 booking.key, call.prompt_tokens, booking.began
             )
         if limit_s is None:
@@ -747,8 +735,8 @@ class Target:
         if call.relayed:
             # Nobody knows how long such an answer may be silent; ``read_s`` limits it.
             return math.inf
-        if self._settings.stall_s:
-            return self._settings.stall_s
+        if self.settings.stall_s:
+            return self.settings.stall_s
         limit_s, with_tools_s = booking.stall_limits_s
         return with_tools_s if limit_s != with_tools_s and _has_tools(call) else limit_s
 
@@ -762,8 +750,8 @@ class Target:
         name = asked if call.request is None else call.request.model
         model = self._models.get(name)
         if model is None:
-            real = self._settings.models.get(name, name)
-            model = _Model(UpstreamModel(self.name, real), self._price(real))
+            real = self.settings.models.get(name, name)
+            model = _Model(UpstreamModel(self.name, real), self.price(real))
             # Callers may name any model.
             if len(self._models) >= MOST_MODELS:
                 self._models.clear()
@@ -773,11 +761,11 @@ class Target:
 
     def _state(self, call: Call, key: UpstreamModel) -> UpstreamState:
         """Return the state of the model under the key of the call."""
-        return self._states.of(key.upstream, key.model, self._key_of(call))
+        return self.states.of(key.upstream, key.model, self._key_of(call))
 
     def _key_of(self, call: Call) -> str:
-        if self._key_id:
-            return self._key_id
+        if self.key:
+            return self.key
         return self._hashes[
             credential_of(call.headers, call.query_string, include_cookies=False) or b""
         ]
