@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -479,6 +479,7 @@ class AttemptGroup:
         )
 
 
+@dataclass(eq=False, repr=False)
 class CallTask:
     """Sends a call and closes its reply in one task, while another task reads the answer.
 
@@ -487,23 +488,19 @@ class CallTask:
     no effect, because nobody needs the answer any more.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        call: Call,
-        changed: Callable[[CallTask], None] | None = None,
-        *,
-        whole: bool = False,
-    ) -> None:
-        self.call = call
-        self.reply: Reply | None = None
-        self.error: Exception | None = None
-        self._changed = changed
-        self._whole = whole
-        self._known = asyncio.Event()
-        self._released = asyncio.Event()
-        self._cancelled = False
-        self._closing: Closing | None = None
+    upstream: InitVar[Upstream]
+    call: Call
+    changed: Callable[[CallTask], None] | None = None
+    _: KW_ONLY
+    whole: bool = False
+    reply: Reply | None = None
+    error: Exception | None = None
+    _known: asyncio.Event = field(default_factory=asyncio.Event)
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+    _cancelled: bool = False
+    _closing: Closing | None = None
+
+    def __post_init__(self, upstream: Upstream) -> None:
         self._task: asyncio.Task[None] | None = asyncio.create_task(  # noqa: TID251 - its maker owns it, and awaits its end
             self._keep(upstream)
         )
@@ -544,7 +541,7 @@ class CallTask:
             self._closing = reply.aclose
             failure: BaseException | None = None
             try:
-                if self._whole:
+                if self.whole:
                     await read_whole(reply)
                 self.reply = reply
                 self._note_known()
@@ -566,8 +563,8 @@ class CallTask:
 
     def _note_known(self) -> None:
         self._known.set()
-        if self._changed is not None:
-            self._changed(self)
+        if self.changed is not None:
+            self.changed(self)
 
 
 async def all_ended(tasks: Iterable[CallTask]) -> None:

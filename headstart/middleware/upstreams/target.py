@@ -157,6 +157,7 @@ _NO_ANSWER = Transcript()
 """The transcript of an answer that has not begun."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TargetCall:
     """One call of a target: waits for its pieces, ends it and books it.
 
@@ -164,43 +165,37 @@ class TargetCall:
     content, then those that arrive. Reading raises UpstreamTimeout if no piece comes for
     ``stall_s``, if no piece with content comes for ``KEPT_ALIVE`` times as long, or after the
     call's deadline. It raises UpstreamProtocolError or UpstreamRefused if the answer breaks off.
+    It takes one of the unused ``timeouts``, or a new one, and puts it back when the call ends.
     """
 
-    __slots__ = (
-        "_booking", "_call", "_clock", "_closing", "_deadline", "_dialect", "_headers", "_held",
-        "_limit_s", "_name", "_over", "_quiet_s", "_source", "_stall_s", "_streams", "_time",
-        "_timeout", "_timeouts", "_transcript",
-    )  # fmt: skip
+    call: Call
+    booking: AttemptBooking
+    dialect: Dialect | None
+    timeouts: list[ReusableTimeout] | None
+    stall_s: float
+    clock: Callable[[], float]
+    _timeout: ReusableTimeout = field(init=False)
+    _time: Callable[[], float] = field(init=False)
+    _deadline: float = field(init=False)
+    _limit_s: float = field(init=False)
+    _quiet_s: float = 0.0
+    """Seconds of waiting since the last piece with content."""
+    _streams: bool = field(init=False)
+    _held: deque[Piece] = field(default_factory=deque)
+    _over: bool = False
+    _closing: Closing | None = None
+    _name: str = ""
+    _headers: Headers = ()
+    _source: AsyncGenerator[Piece] = field(init=False)
+    _transcript: Transcript = _NO_ANSWER
 
-    def __init__(
-        self,
-        call: Call,
-        booking: AttemptBooking,
-        dialect: Dialect | None,
-        timeouts: list[ReusableTimeout],
-        stall_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        """Take one of the unused ``timeouts``, or a new one, and put it back when the call ends."""
-        self._call = call
-        self._booking = booking
-        self._dialect = dialect
-        self._stall_s = self._limit_s = stall_s
-        self._deadline = math.inf if call.deadline is None else call.deadline
-        self._quiet_s = 0.0
-        """Seconds of waiting since the last piece with content."""
-        self._clock = clock
-        self._timeout = timeouts.pop() if timeouts else ReusableTimeout()
-        self._timeouts: list[ReusableTimeout] | None = timeouts
+    def __post_init__(self) -> None:
+        call = self.call
+        self._timeout = self.timeouts.pop() if self.timeouts else ReusableTimeout()
         self._time = self._timeout.time
+        self._deadline = math.inf if call.deadline is None else call.deadline
+        self._limit_s = self.stall_s
         self._streams = call.request is not None and call.request.stream
-        self._held: deque[Piece] = deque()
-        self._over = False
-        self._closing: Closing | None = None
-        self._name = ""
-        self._headers: Headers = ()
-        self._source: AsyncGenerator[Piece]
-        self._transcript = _NO_ANSWER
 
     async def open(self, upstream: Upstream, until: float | None) -> Reply:
         """Send the call, and read up to the first content, which has to come by ``until``.
@@ -220,14 +215,14 @@ class TargetCall:
         except BaseException as error:
             await self._close(error)
             raise
-        self._booking.first(self._time())
-        reply.usual_speed = self._booking.usual_speed
+        self.booking.first(self._time())
+        reply.usual_speed = self.booking.usual_speed
         reply.pieces, reply.closing = self, self._close
         return reply
 
     async def _first_content(self, upstream: Upstream) -> Reply:
         """Send the call and read up to the first content; keep the pieces until then."""
-        call = self._call
+        call = self.call
         reply = await upstream.send(call)
         self._closing = reply.closing
         self._name, self._headers = reply.upstream, reply.headers
@@ -235,13 +230,13 @@ class TargetCall:
         self._source = cast("AsyncGenerator[Piece]", reply.pieces)
         if reply.status == 200 and not (reply.is_plain and (call.editable or reply.is_stream)):
             # An answer to a call that passes unchanged may have any form; only the caller reads it.
-            self._dialect = None
-        counts = self._dialect or DOCUMENTS.get(call.dialect)
-        self._booking.answered(reply, counts, self._time(), self._clock())
+            self.dialect = None
+        counts = self.dialect or DOCUMENTS.get(call.dialect)
+        self.booking.answered(reply, counts, self._time(), self.clock())
         if call.relayed:
-            self._held.extend(await open_relayed(reply, self._clock()))
+            self._held.extend(await open_relayed(reply, self.clock()))
         else:
-            self._held.extend(await open_answer(reply, self._dialect, call.id))
+            self._held.extend(await open_answer(reply, self.dialect, call.id))
         return reply
 
     def __aiter__(self) -> AsyncIterator[Piece]:
@@ -257,7 +252,7 @@ class TargetCall:
             return self._next_held()
         if self._over:
             raise StopAsyncIteration
-        transcript, booking, time = self._transcript, self._booking, self._time
+        transcript, booking, time = self._transcript, self.booking, self._time
         now = time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
         # After a whole answer, ``HTTPUpstream`` ends the body within AFTER_END_S. This limit is
@@ -284,10 +279,10 @@ class TargetCall:
             raise StopAsyncIteration
         came = time()
         if live.events:
-            self._quiet_s, self._limit_s = 0.0, self._stall_s
-        elif self._dialect is not None:
+            self._quiet_s, self._limit_s = 0.0, self.stall_s
+        elif self.dialect is not None:
             self._quiet_s += came - now
-            self._limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
+            self._limit_s = min(self.stall_s, KEPT_ALIVE * self.stall_s - self._quiet_s)
         gaps = booking.gaps
         gaps.append(came - booking.last)
         booking.last = came
@@ -299,21 +294,21 @@ class TargetCall:
         return live
 
     def _too_late(self, problem: str) -> UpstreamTimeout:
-        kind = FailureKind.SILENT if self._booking.first_at is None else FailureKind.STALLED
+        kind = FailureKind.SILENT if self.booking.first_at is None else FailureKind.STALLED
         if self._time() >= self._deadline:
             problem = "was not done by the request's deadline"
-        return UpstreamTimeout(f"upstream {self._booking.key.upstream} {problem}", kind=kind)
+        return UpstreamTimeout(f"upstream {self.booking.key.upstream} {problem}", kind=kind)
 
     def _next_held(self) -> Piece:
         piece = self._held.popleft()
         if not self._held and self._transcript.ended and self._streams:
             self._over = True
-            self._booking.ended(self._time())
+            self.booking.ended(self._time())
         return piece
 
     def _check(self, piece: Piece | None) -> None:
         """Raise UpstreamError if the answer broke off: by an error, or by an end too early."""
-        transcript, dialect = self._transcript, self._dialect
+        transcript, dialect = self._transcript, self.dialect
         if dialect is None:
             return
         if piece is None:
@@ -324,7 +319,7 @@ class TargetCall:
         elif transcript.error is not None and piece.events:
             transcript.size -= len(piece.data)  # the client does not get the bytes of this piece
             error = error_in_answer(
-                transcript.error, self._name, self._headers, dialect, self._call.id
+                transcript.error, self._name, self._headers, dialect, self.call.id
             )
             if isinstance(error, UpstreamRefused):
                 error.event = error_event(piece.data)
@@ -333,7 +328,7 @@ class TargetCall:
     async def _close(self, error: BaseException | None) -> None:
         """Close the socket, and book the call unless it is booked. A second call does nothing."""
         self._over = True
-        timeouts, self._timeouts = self._timeouts, None
+        timeouts, self.timeouts = self.timeouts, None
         if timeouts is not None:
             timeouts.append(self._timeout)
         closing, self._closing = self._closing, None
@@ -344,31 +339,31 @@ class TargetCall:
                 finally:
                     await closing(error)
         finally:
-            if not self._booking.booked:
+            if not self.booking.booked:
                 self._leave()
 
     def _leave(self) -> None:
         """Book a call whose answer is not read any further."""
-        transcript, dialect = self._transcript, self._dialect
+        transcript, dialect = self._transcript, self.dialect
         at_finish = dialect is not None and dialect.ends_at_finish and transcript.finished
         if transcript.error is None and (transcript.ended or at_finish):
-            self._booking.ended(self._time())
+            self.booking.ended(self._time())
         else:
-            self._booking.left(self._time())
+            self.booking.left(self._time())
 
     async def _broken_off(self, error: HeadstartError) -> None:
         """Book a call that failed, and close it."""
         self._over = True
         now = self._time()
         if isinstance(error, RequestError):
-            self._booking.dropped(now)
+            self.booking.dropped(now)
         else:
-            failure = classify_failure(error, self._clock())
-            if self._call.relayed:
+            failure = classify_failure(error, self.clock())
+            if self.call.relayed:
                 failure = limit_relayed_pause(failure)
-            self._booking.failed(failure, now)
+            self.booking.failed(failure, now)
             if isinstance(error, UpstreamRefused) and failure.ends_with_time:
-                error.queues = self._booking.others_are_answered(failure, now)
+                error.queues = self.booking.others_are_answered(failure, now)
         await self._close(error)
 
 
