@@ -18,6 +18,7 @@ from headstart.factory.upstreams import OpenedUpstream, dialects_of, price_of, p
 from headstart.middleware.router import BuiltRoute, Router
 from headstart.middleware.shaping.steps import ShapedCandidate, Step, StepContext
 from headstart.policies.freshness import Lifetimes, QuestionClass
+from headstart.policies.output.answer_limits import Lengths
 from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule, first_rule
 from headstart.settings import Strategy
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
-    from headstart.policies.output.answer_limits import Lengths
     from headstart.policies.output.continuation import Prefill
     from headstart.settings import (
         CacheSettings,
@@ -120,8 +120,6 @@ class ShapingBuilder:
 
 async def open_shaping(build: BuildContext, opened: tuple[OpenedUpstream, ...]) -> ShapingBuilder:
     """Return the builder of steps. It starts with the answer lengths that earlier runs learned."""
-    from headstart.policies.output.answer_limits import Lengths
-
     lengths = Lengths()
     outputs = outputs_by_route(build.settings).values()
     if any(each.max_tokens != "off" for each in outputs):
