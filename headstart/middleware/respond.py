@@ -93,7 +93,8 @@ class RenderedAnswers:
 
     def __init__(self, max_bytes: int = 32 * 2**20) -> None:
         self._max = max_bytes
-        self._size = 0
+        self.nbytes = 0
+        """The bytes of all rendered answers that are kept."""
         self._rendered: OrderedDict[tuple[str, str], Rendered] = OrderedDict()
 
     def rendered(self, entry: Entry, dialect: Dialect) -> Rendered:
@@ -108,16 +109,11 @@ class RenderedAnswers:
             answer = with_estimate(answer, entry.origin, dialect)
         rendered = dialect.render(answer)
         self._rendered[key] = rendered
-        self._size += rendered.nbytes
-        while self._size > self._max:
+        self.nbytes += rendered.nbytes
+        while self.nbytes > self._max:
             _, oldest = self._rendered.popitem(last=False)
-            self._size -= oldest.nbytes
+            self.nbytes -= oldest.nbytes
         return rendered
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all rendered answers that are kept."""
-        return self._size
 
 
 @dataclass(eq=False, repr=False)
