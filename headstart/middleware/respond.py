@@ -586,15 +586,14 @@ def _flight_headers(
     return headers
 
 
-def allowed_headers(headers: Headers, *, relayed: bool = False) -> HeaderList:
-    """Return the headers of an upstream's answer without those that only we may set.
+def allowed_headers(headers: Headers) -> HeaderList:
+    """Return the headers of a relayed answer without those that only we may set.
 
     With these, an upstream (which may be another Headstart) could claim that the answer was a hit,
-    and its similarity, age or source. ``relayed``: the cache was not asked, so the upstream may
-    send an age and a timing.
+    and its similarity or source. The cache was not asked, so the upstream may send an age and a
+    timing.
     """
-    own = _is_own_anywhere if relayed else _is_own
-    return [pair for pair in headers if not own[pair[0]]]
+    return [pair for pair in headers if not _is_own_anywhere[pair[0]]]
 
 
 class _Passing(msgspec.Struct, frozen=True):

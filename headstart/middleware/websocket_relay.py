@@ -425,7 +425,7 @@ class _RelayedSocket:
         if isinstance(error, UpstreamRefused):
             body = error.body
             headers = [
-                *allowed_headers(error.headers, relayed=True),
+                *allowed_headers(error.headers),
                 (b"content-length", b"%d" % len(body)),
             ]
             headers.append((b"x-headstart-request-id", self.id.encode()))
