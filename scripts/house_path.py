@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from dis import opmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,8 @@ class Trace:
         if not code.co_argcount:
             return
         made = frame.f_locals[code.co_varnames[0]]
+        if code.co_name == "__post_init__" and is_dataclass(made):
+            return  # its ``__init__`` was counted
         if code.co_varnames[0] == "_cls":  # ``__new__`` of a NamedTuple
             made_class = made
         else:

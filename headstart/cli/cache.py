@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
+import aiohttp
 import anyio
 import click
 import msgspec
@@ -48,6 +49,7 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
+from headstart.factory.caching import store_cipher
 from headstart.middleware.learning.certificates import all_labels
 from headstart.middleware.observers import Observers
 from headstart.middleware.record import LoggedAnswer
@@ -59,8 +61,6 @@ from headstart.types import UNDECODABLE, Delete, Entry, EntryFilter, Frozen, Hea
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
-
-    import aiohttp
 
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Store
@@ -397,7 +397,6 @@ NOT_IN_MEMORY = "cache.store: a store in memory ends with its server"
 
 async def _import(url: str, settings: CacheSettings, file: IO[bytes]) -> tuple[int, int, int]:
     from headstart.embeddings.stores.store_urls import open_store
-    from headstart.factory.caching import store_cipher
 
     lines = _read(file)
     head = next(lines, None)
@@ -617,7 +616,6 @@ async def _warm(options: WarmOptions, bodies: list[bytes]) -> tuple[Counter[str]
 
 @asynccontextmanager
 async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]:
-    import aiohttp
 
     url = data_sources.running_server(options.url, data_sources.ADMIN_TOKEN_ENV, options.config).url
     headers = {"content-type": "application/json"}
@@ -630,8 +628,6 @@ async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]
 
 async def _ask(session: aiohttp.ClientSession, path: str, body: bytes) -> str:
     """Send one request; return how it was answered. Raises HeadstartError."""
-    import aiohttp
-
     try:
         async with session.post(path, data=body) as response:
             answer = await response.read()

@@ -27,9 +27,11 @@ from headstart.config.strategies import strategy_of
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, RequestError, UpstreamError
+from headstart.factory.caching import error_limit_of, read_prior
 from headstart.factory.context import clock
 from headstart.factory.upstreams import cloud_access, open_upstreams
 from headstart.middleware.upstreams.accounting import UpstreamStates
+from headstart.policies.match import version_of
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
 from headstart.settings import RouteSettings, Settings, UpstreamSettings, masked, masked_variable
 from headstart.sockets import tls_of
@@ -192,9 +194,6 @@ def _read_state(settings: Settings) -> None:
     cache = settings.cache
     if cache.state is None:
         return
-    from headstart.factory.caching import error_limit_of, read_prior
-    from headstart.policies.match import version_of
-
     read_prior(cache, error_limit_of(cache), version_of(cache.guards))
 
 

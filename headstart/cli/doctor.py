@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 import time
+import tomllib
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -25,6 +26,8 @@ from headstart.cli.serve import ServeOptions, chosen_settings
 from headstart.config.checks import ignored_proxy
 from headstart.config.providers import NO_UPSTREAM
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
+from headstart.factory.caching import store_cipher
+from headstart.factory.telemetry import is_wanted
 from headstart.report.sections import counted
 from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings, masked_url
 from headstart.sockets import bind, client_session, reason_of, tls_of, why_no_tls
@@ -304,7 +307,6 @@ def _sqlite_place(path: Path) -> Iterator[Finding]:
 
 async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
     from headstart.embeddings.stores.store_urls import open_store
-    from headstart.factory.caching import store_cipher
 
     shown = masked_url(cache.store)
     try:
@@ -430,8 +432,6 @@ def _holds_keys(config: Path | None) -> bool:
     """Tell whether a configuration holds keys of callers, not only names of variables."""
     if config is None:
         return False
-    import tomllib
-
     keys = tomllib.loads(config.read_text("utf-8-sig")).get("server", {}).get("client_keys", ())
     values = keys.values() if isinstance(keys, dict) else keys
     return any(not str(value).startswith("env:") for value in values)
@@ -537,8 +537,6 @@ def _limits(server: ServerSettings) -> Iterator[Finding]:
 
 async def _collector(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
     """Check whether traces can be sent, if traces are on."""
-    from headstart.factory.telemetry import is_wanted
-
     if not is_wanted(settings.otel, environ):
         return
     try:

@@ -24,6 +24,7 @@ from headstart.config.providers import discover, model_table, preset, providers
 from headstart.config.strategies import strategy_of
 from headstart.errors import ConfigError
 from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, masked_url
+from headstart.sockets import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -232,7 +233,6 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
     """Serve in this process until interrupted. Raises HeadstartError when it cannot start."""
     from headstart.cli.sidecar_server import SidecarServer, end_process
     from headstart.sidecar import Sidecar, lasting_parts
-    from headstart.sockets import bind
 
     async def reload() -> None:
         changed = await asyncio.to_thread(load)

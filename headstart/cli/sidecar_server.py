@@ -9,6 +9,7 @@ import asyncio
 import logging
 import signal
 import sys
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import uvicorn
@@ -45,6 +46,7 @@ GONE = 2**62
 """The connection count of a worker that does not run."""
 
 
+@dataclass(eq=False, repr=False)
 class Acceptor:
     """Accepts connections on a socket that several workers share.
 
@@ -52,43 +54,37 @@ class Acceptor:
     place. ``open_now`` returns how many this worker has.
     """
 
-    def __init__(
-        self,
-        listening: socket.socket,
-        counts: memoryview,
-        index: int,
-        *,
-        open_now: Callable[[], int],
-        make: Callable[[], asyncio.Protocol],
-    ) -> None:
-        self._listening = listening
-        self._counts = counts
-        self._index = index
-        self._open_now = open_now
-        self._make = make
-        self._opening = Supervisor()
-        self._loop = asyncio.get_running_loop()
-        self._later: asyncio.TimerHandle | None = None
-        self._quiet_until = 0.0
-        self._coming = 0
-        """Connections that were accepted and are not open yet."""
-        listening.setblocking(False)  # noqa: FBT003 - the library's signature
+    listening: socket.socket
+    counts: memoryview
+    index: int
+    _: KW_ONLY
+    open_now: Callable[[], int]
+    make: Callable[[], asyncio.Protocol]
+    _opening: Supervisor = field(default_factory=Supervisor)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _later: asyncio.TimerHandle | None = None
+    _quiet_until: float = 0.0
+    _coming: int = 0
+    """Connections that were accepted and are not open yet."""
+
+    def __post_init__(self) -> None:
+        self.listening.setblocking(False)  # noqa: FBT003 - the library's signature
         self._watch()
 
     async def aclose(self) -> None:
         """Stop accepting. The socket stays open for the other workers."""
-        self._loop.remove_reader(self._listening.fileno())
+        self._loop.remove_reader(self.listening.fileno())
         if self._later is not None:
             self._later.cancel()
         await self._opening.ended()
-        self._counts[self._index] = GONE
+        self.counts[self.index] = GONE
 
     def _watch(self) -> None:
         self._count()
-        self._loop.add_reader(self._listening.fileno(), self._accept, False)  # noqa: FBT003
+        self._loop.add_reader(self.listening.fileno(), self._accept, False)  # noqa: FBT003
 
     def _count(self) -> int:
-        mine = self._counts[self._index] = self._open_now() + self._coming
+        mine = self.counts[self.index] = self.open_now() + self._coming
         return mine
 
     def _accept(self, anyway: bool) -> None:
@@ -96,10 +92,10 @@ class Acceptor:
 
         With ``anyway`` take the first one in any case.
         """
-        while anyway or self._count() <= min(self._counts):
+        while anyway or self._count() <= min(self.counts):
             anyway = False
             try:
-                connection, _ = self._listening.accept()
+                connection, _ = self.listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -113,7 +109,7 @@ class Acceptor:
         self._pause(YIELD_S, anyway=True)
 
     def _pause(self, seconds: float, *, anyway: bool) -> None:
-        self._loop.remove_reader(self._listening.fileno())
+        self._loop.remove_reader(self.listening.fileno())
         self._later = self._loop.call_later(seconds, self._go_on, anyway)
 
     def _go_on(self, anyway: bool) -> None:
@@ -124,7 +120,7 @@ class Acceptor:
 
     async def _open(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make, connection)
+            await self._loop.connect_accepted_socket(self.make, connection)
         except OSError:
             connection.close()  # the client has left
         finally:

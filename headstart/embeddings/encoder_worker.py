@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
@@ -94,6 +94,7 @@ def spare_threads() -> int:
     return min(MOST_THREADS, available_cores())
 
 
+@dataclass(eq=False, repr=False)
 class EncoderWorker:
     """Encodes prompts on ``threads`` daemon threads, each one prompt at a time; tenants take turns.
 
@@ -110,40 +111,36 @@ class EncoderWorker:
     request. Several event loops may use all methods.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        *,
-        threads: int = 1,
-        cache_size: int = 2048,
-        cache_bytes: int = CACHE_BYTES,
-        observer: Observer,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._encoder = encoder
-        self._observer = observer
-        self._clock = clock
+    encoder: Encoder
+    _: KW_ONLY
+    threads: int = 1
+    cache_size: InitVar[int] = 2048
+    cache_bytes: InitVar[int] = CACHE_BYTES
+    observer: Observer
+    clock: Callable[[], float] = time.perf_counter
+    _running: dict[_TenantText, _EncodeJob] = field(default_factory=dict)
+    _behind: int = 0
+    """The number of background jobs that run now."""
+    _wakeup: threading.Condition = field(default_factory=threading.Condition)
+    """It guards all attributes."""
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _closed: bool = False
+    _turn: int = 0
+
+    def __post_init__(self, cache_size: int, cache_bytes: int) -> None:
         self._recent = _RecentEncodings(cache_size, cache_bytes)
         self._foreground = FairQueue[_EncodeJob]()
         self._background = FairQueue[_EncodeJob]()
-        self._running: dict[_TenantText, _EncodeJob] = {}
-        self._behind = 0
-        """The number of background jobs that run now."""
-        self._wakeup = threading.Condition()  # guards all attributes
-        self._size = threads
-        self._threads: list[threading.Thread] = []
-        self._closed = False
-        self._turn = 0
 
     @property
     def namespace(self) -> str:
         """The encoder's namespace."""
-        return self._encoder.namespace
+        return self.encoder.namespace
 
     @property
     def dimension(self) -> int:
         """The encoder's dimension."""
-        return self._encoder.dimension
+        return self.encoder.dimension
 
     @property
     def queue_length(self) -> int:
@@ -240,14 +237,14 @@ class EncoderWorker:
         if job is not None:
             job.waiters.append(waiter)
         else:
-            job = _EncodeJob(text, tenant, priority, [waiter], waiter.get_loop(), self._clock())
+            job = _EncodeJob(text, tenant, priority, [waiter], waiter.get_loop(), self.clock())
             queue.add(job)
             self._wakeup.notify()
         if not self._threads:
             name = "headstart-encoder"
             self._threads = [
                 threading.Thread(target=self._work, name=name, daemon=True)
-                for _ in range(self._size)
+                for _ in range(self.threads)
             ]
             for thread in self._threads:
                 thread.start()
@@ -280,9 +277,9 @@ class EncoderWorker:
     def _work(self) -> None:
         while (found := self._next()) is not None:
             job, queue = found
-            started = self._clock()
+            started = self.clock()
             outcome = self._run(job.text)
-            encode_s = self._clock() - started
+            encode_s = self.clock() - started
             with self._wakeup:
                 del self._running[job.tenant, job.text]
                 self._behind -= queue is self._background
@@ -315,7 +312,7 @@ class EncoderWorker:
     def _next_queue(self) -> FairQueue[_EncodeJob] | None:
         """Return the queue of the next job, or None if nothing may run now."""
         self._turn += 1
-        if self._background and self._behind < max(1, self._size - 1):
+        if self._background and self._behind < max(1, self.threads - 1):
             patient = self._turn % BACKGROUND_TURN == 0
             if patient or not self._foreground:
                 return self._background
@@ -323,7 +320,7 @@ class EncoderWorker:
 
     def _run(self, text: str) -> EncodeOutcome:
         try:
-            return self._encoder.encode(text)
+            return self.encoder.encode(text)
         except EncoderError as error:
             return error
         except Exception as error:  # noqa: BLE001 - a third party's encoder must not end the thread
@@ -339,7 +336,7 @@ class EncoderWorker:
             tokens=tokens,
             tenant=job.tenant,
         )
-        _call_soon(job.loop, self._observer.notify, observation)
+        _call_soon(job.loop, self.observer.notify, observation)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -252,6 +252,7 @@ class _Services(NamedTuple):
     batches: BatchService | None = None
 
 
+@dataclass(eq=False, repr=False)
 class EngineBuilder:
     """Makes the engine, and the services beside it, from parts that are open.
 
@@ -259,29 +260,21 @@ class EngineBuilder:
     to which a learning domain belongs. ``resolve`` names the group that shares answers.
     """
 
-    def __init__(
-        self,
-        build: BuildContext,
-        parts: EngineParts,
-        providers: Providers | None,
-        learning: str,
-        resolve: Callable[[Scope], str | None] | None,
-        origins: OriginRules | None,
-    ) -> None:
-        settings = build.settings
+    build: BuildContext
+    parts: EngineParts
+    providers: Providers | None
+    learning: str
+    resolve: InitVar[Callable[[Scope], str | None] | None]
+    origins: OriginRules | None
+
+    def __post_init__(self, resolve: Callable[[Scope], str | None] | None) -> None:
+        build, settings = self.build, self.build.settings
         cache = settings.cache
-        self._build = build
-        self._parts = parts
-        self._providers = providers
-        self._router = None if providers is None else providers.router
-        self._learning = learning
-        self._origins = origins
-        self._settings = settings
-        self._observers = build.observers
-        self._spawn = build.supervisor.spawn
-        self._close_later = build.stack.push_async_callback
+        self._settings, self._observers = settings, build.observers
+        self._spawn, self._close_later = build.supervisor.spawn, build.stack.push_async_callback
+        self._router = None if self.providers is None else self.providers.router
         self._sharing = _sharing_options(settings, self._router, resolve)
-        self._access = AccessControl(self._sharing.client_keys, origins)
+        self._access = AccessControl(self._sharing.client_keys, self.origins)
         self._accepted = AcceptedCredentials(time.monotonic)
         self._admission = Admission(
             cache.sampled, share_users=cache.share_users or cache.scope != "credential"
@@ -292,20 +285,20 @@ class EngineBuilder:
         self, exchange: Callable[[Store], CallExchange] | None
     ) -> tuple[Engine, _Services]:
         """Return the engine and the services. Raises ConfigError."""
-        conversations = None if self._providers is None else self._open_conversations()
+        conversations = None if self.providers is None else self._open_conversations()
         calls = Supervisor()
         engine = self._make_engine(
-            await self._build.store.secret(),
+            await self.build.store.secret(),
             conversations,
-            await open_recorder(self._build),
+            await open_recorder(self.build),
             self._open_shared_flights(exchange),
             calls,
         )
-        follow_secret(self._build, engine.preparer.renew)
+        follow_secret(self.build, engine.preparer.renew)
         self._close_later(calls.drain, self._settings.server.shutdown_s)
-        if self._providers is None:
+        if self.providers is None:
             return engine, _Services()
-        return engine, await self._open_services(self._providers, engine, conversations)
+        return engine, await self._open_services(self.providers, engine, conversations)
 
     # --- the engine ------------------------------------------------------------------------------
 
@@ -317,8 +310,8 @@ class EngineBuilder:
         shared: SharedFlights | None,
         calls: Supervisor,
     ) -> Engine:
-        parts, server, cache = self._parts, self._settings.server, self._settings.cache
-        wrapped, supervisor = self._router is None, self._build.supervisor
+        parts, server, cache = self.parts, self._settings.server, self._settings.cache
+        wrapped, supervisor = self._router is None, self.build.supervisor
         return Engine(
             EngineOptions(
                 max_body_bytes=server.max_body_bytes,
@@ -350,7 +343,7 @@ class EngineBuilder:
         )
 
     def _make_finder(self) -> Finder | None:
-        parts = self._parts
+        parts = self.parts
         if parts.cache is None:
             return None
         wait_limit = None
@@ -381,14 +374,14 @@ class EngineBuilder:
             never_stored=expressions(cache.never_stored),
             max_error=cache.max_error,
             cached_tools=one_or_more(cache.cached_tools),
-            learning=self._learning,
+            learning=self.learning,
             lifetimes=lifetimes(cache),
             values=self._values,
             templates=cache.templates,
         )
 
     def _make_pump(self, recorder: Recorder | None) -> Pump:
-        parts = self._parts
+        parts = self.parts
         return Pump(
             cache=parts.cache,
             learner=None if parts.hit_decider is None else parts.hit_decider.learner,
@@ -412,7 +405,7 @@ class EngineBuilder:
         conversations = Conversations(
             limits,
             clock=clock,
-            store=None if in_memory else self._build.store,
+            store=None if in_memory else self.build.store,
             spawn=self._spawn,
             observer=self._observers,
             values=self._values,
@@ -424,7 +417,7 @@ class EngineBuilder:
         self, exchange: Callable[[Store], CallExchange] | None
     ) -> SharedFlights | None:
         """Return the part that joins equal calls of several processes; None for one process."""
-        store, cache = self._build.store, self._parts.cache
+        store, cache = self.build.store, self.parts.cache
         if cache is None or not self._settings.cache.join_processes:
             return None
         if isinstance(store, SharedStore):
@@ -434,7 +427,7 @@ class EngineBuilder:
         else:
             return None
         shared = SharedFlights(found, self._spawn, self._observers, cache.peek_exact)
-        self._build.run(shared.run)
+        self.build.run(shared.run)
         self._close_later(shared.aclose)
         return shared
 
@@ -463,17 +456,17 @@ class EngineBuilder:
 
     def _make_sockets(self, providers: Providers) -> WebSocketRelay:
         """Return the relay of WebSockets. Nothing is open before the first connection."""
-        server, origins = self._settings.server, self._origins
+        server, origins = self._settings.server, self.origins
         if origins is None and not self._sharing.client_keys:
             # Browsers let any page open a WebSocket, so CORS rules of an app around us do not help.
             origins = OriginRules(None, server.allowed_origins)
         return WebSocketRelay(
             socket_upstreams(self._settings.route, providers.opened, providers.router),
-            concurrency=self._parts.sockets,
+            concurrency=self.parts.sockets,
             spawn=self._spawn,
             new_id=new_id,
             access=AccessControl(self._sharing.client_keys, origins),
-            ledger=self._parts.ledger,
+            ledger=self.parts.ledger,
             limits=server,
             observer=self._observers,
             clock=clock,
@@ -481,7 +474,7 @@ class EngineBuilder:
 
     async def _open_relay(self, providers: Providers, kept: KeptResponses | None) -> Relay:
         """Return the relay, with the lists of models of an earlier run."""
-        opened, router, ledger = providers.opened, providers.router, self._parts.ledger
+        opened, router, ledger = providers.opened, providers.router, self.parts.ledger
         rules = tuple(map(route_rule, self._settings.route))
         sources, keyed = list_sources(opened, self._settings)
         models = ModelLists(
@@ -496,13 +489,13 @@ class EngineBuilder:
             no_lists=all(has_no_list(each.settings) for each in opened),
             keyed=keyed,
         )
-        await persist(self._build, "model-lists", "models", saved=models.saved, load=models.load)
+        await persist(self.build, "model-lists", "models", saved=models.saved, load=models.load)
         return Relay(
             router,
             rules=rules,
             models=models,
             kept=kept,
-            concurrency=self._parts.relays,
+            concurrency=self.parts.relays,
             spawn=self._spawn,
             clock=clock,
             new_id=new_id,
@@ -523,7 +516,7 @@ class EngineBuilder:
             observer=self._observers,
             clock=clock,
             new_id=lambda: secrets.token_urlsafe(18),
-            sockets=self._parts.sockets,
+            sockets=self.parts.sockets,
             limits=self._settings.server,
         )
         self._close_later(drafts.aclose)

@@ -13,8 +13,21 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import ConfigError
 from headstart.factory.context import BuildContext, clock, new_id
 from headstart.factory.upstreams import OpenedUpstream, price_of
+from headstart.middleware.learning.hit_decisions import HitDecider
+from headstart.middleware.learning.learner import (
+    AnswerJudge,
+    Audits,
+    CallBudget,
+    ComparisonBudget,
+    Learner,
+    ModelJudge,
+    SecondOpinion,
+)
 from headstart.middleware.record import Recorder
 from headstart.policies.gate import SHORTEST_S
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.error_limit import ErrorLimit
+from headstart.policies.match import StaticMatch, VerifiedMatch, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,11 +39,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Encoder, MatchPolicy, Store
     from headstart.middleware.learning.domains import Domains
-    from headstart.middleware.learning.hit_decisions import HitDecider
-    from headstart.middleware.learning.learner import SecondOpinion
     from headstart.middleware.observers import Observers
-    from headstart.policies.learned_rule.error_limit import ErrorLimit
-    from headstart.policies.match import StaticMatch, VerifiedMatch
     from headstart.settings import CacheSettings, EncoderSettings
 
 
@@ -165,8 +174,6 @@ def make_domains(build: BuildContext) -> Domains | None:
     if cache.effective_match == "static":
         return None
     from headstart.middleware.learning.domains import Domains
-    from headstart.policies.learned_rule.domain import Domain
-    from headstart.policies.match import version_of
 
     error_limit = error_limit_of(cache)
     version = version_of(cache.guards)
@@ -181,8 +188,6 @@ def make_domains(build: BuildContext) -> Domains | None:
 
 def make_policy(cache: CacheSettings, domains: Domains | None) -> StaticMatch | VerifiedMatch:
     """Return the policy that decides whether a neighbour may answer."""
-    from headstart.policies.match import StaticMatch, VerifiedMatch
-
     if domains is None:
         return StaticMatch(cache.threshold, cache.guards)
     return VerifiedMatch(error_limit_of(cache), domains.get, cache.guards)
@@ -197,8 +202,6 @@ def make_second_opinion(
     chosen = next(named, None)
     if judge is None or chosen is None:
         return None
-    from headstart.middleware.learning.learner import CallBudget, ModelJudge
-
     return ModelJudge(
         chosen.http,
         OPENAI_CHAT,
@@ -221,9 +224,6 @@ async def open_hit_decider(
     """Start learning; return None if the policy learns nothing. The store must be open."""
     if domains is None or encoder is None:
         return None
-    from headstart.middleware.learning.hit_decisions import HitDecider
-    from headstart.middleware.learning.learner import AnswerJudge, Audits, ComparisonBudget, Learner
-
     sketcher = await asyncio.to_thread(_load_sketcher, build.settings.encoder)
     budget = ComparisonBudget(build.settings.learning.cpu_share, time.monotonic)
     build.observers.add(budget)
@@ -257,8 +257,6 @@ async def open_hit_decider(
 
 def error_limit_of(cache: CacheSettings) -> ErrorLimit:
     """Return the share of wrong answers that each learning domain has to keep."""
-    from headstart.policies.learned_rule.error_limit import ErrorLimit
-
     default = ErrorLimit()
     return ErrorLimit(
         max_error=default.max_error if cache.max_error is None else cache.max_error,
@@ -272,8 +270,6 @@ def read_prior(cache: CacheSettings, error_limit: ErrorLimit, version: str) -> b
     """Read the operator's prior and check that this version can use it. Raises ConfigError."""
     if cache.state is None:
         return None
-    from headstart.policies.learned_rule.domain import Domain
-
     try:
         prior = Path(cache.state).read_bytes()
         Domain(error_limit, prior, version=version)

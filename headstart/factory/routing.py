@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ from headstart.factory.upstreams import OpenedUpstream, dialects_of, price_of, p
 from headstart.middleware.router import BuiltRoute, Router
 from headstart.middleware.shaping.steps import ShapedCandidate, Step, StepContext
 from headstart.policies.freshness import Lifetimes, QuestionClass
+from headstart.policies.output.answer_limits import Lengths
 from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule, first_rule
 from headstart.settings import Strategy
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
-    from headstart.policies.output.answer_limits import Lengths
     from headstart.policies.output.continuation import Prefill
     from headstart.settings import (
         CacheSettings,
@@ -120,8 +121,6 @@ class ShapingBuilder:
 
 async def open_shaping(build: BuildContext, opened: tuple[OpenedUpstream, ...]) -> ShapingBuilder:
     """Return the builder of steps. It starts with the answer lengths that earlier runs learned."""
-    from headstart.policies.output.answer_limits import Lengths
-
     lengths = Lengths()
     outputs = outputs_by_route(build.settings).values()
     if any(each.max_tokens != "off" for each in outputs):
@@ -270,19 +269,16 @@ class TargetSteps(NamedTuple):
         return shaped
 
 
+@dataclass(eq=False, repr=False)
 class CandidateBuilder:
     """Makes candidates that consist of other candidates."""
 
-    def __init__(
-        self,
-        opened: Sequence[OpenedUpstream],
-        panels: dict[str, JudgePanel],
-        states: UpstreamStates,
-        steps: TargetSteps,
-    ) -> None:
-        self._steps = steps
-        self._panels = panels
-        self._states = states
+    opened: InitVar[Sequence[OpenedUpstream]]
+    panels: dict[str, JudgePanel]
+    states: UpstreamStates
+    steps: TargetSteps
+
+    def __post_init__(self, opened: Sequence[OpenedUpstream]) -> None:
         self._opened = {each.settings.name: each for each in opened}
         self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
         self._prefill = _prefill_by_target(opened)
@@ -334,9 +330,9 @@ class CandidateBuilder:
             return self._cascade(name, strategy, *members)
         from headstart.middleware.upstreams.attempt_group import AttemptGroup
 
-        if self._steps.caching is not None:
+        if self.steps.caching is not None:
             strategy = msgspec.structs.replace(strategy, sticky=True)
-        states, place = self._states, (name, strategy.composition)
+        states, place = self.states, (name, strategy.composition)
         extra = states.extra_budget(*place, strategy.extra_calls, strategy.extra_cost)
         if strategy.strategy == "hedge":
             states.hedges[place] = extra
@@ -366,7 +362,7 @@ class CandidateBuilder:
             clock=clock,
         )
         # The name leaves out settings, because the meaning of a score does not depend on them.
-        self._panels[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.panel
+        self.panels[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.panel
         return cascade
 
     def _any_key(self, opened: OpenedUpstream) -> Candidate:
@@ -374,7 +370,7 @@ class CandidateBuilder:
 
         If a key is refused or has used up its limits, the next key is tried.
         """
-        targets = [self._steps.wrap(each, opened.settings) for each in opened.targets]
+        targets = [self.steps.wrap(each, opened.settings) for each in opened.targets]
         if len(targets) == 1:
             return targets[0]
         fallback = Strategy(strategy="fallback", retries=0, sticky=True)

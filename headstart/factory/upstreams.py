@@ -30,6 +30,7 @@ from headstart.config.providers import (
 from headstart.dialects.registry import BY_SETTING, spoken_dialects
 from headstart.errors import ConfigError
 from headstart.factory.context import BuildContext, clock, persist
+from headstart.middleware.router import ListSource, Provider
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.signers import (
     AwsKeys,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import Candidate
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.router import ListSource, Provider
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.node_limits import NodeLimits
@@ -338,8 +338,6 @@ def list_sources(
 
     First those that are asked without a caller's key, then those that are sent callers' keys.
     """
-    from headstart.middleware.router import ListSource
-
     names = {each.name for each in listed_upstreams(settings)}
     open_, keyed = list[ListSource](), list[ListSource]()
     for each in opened:
@@ -364,8 +362,6 @@ def provider_of(
     opened: OpenedUpstream, candidates: Mapping[str, Candidate], relay: Candidate
 ) -> Provider:
     """Return an upstream as the router sees it; ``candidates`` are by route, "" for all others."""
-    from headstart.middleware.router import Provider
-
     chosen, (main, *further) = opened.settings, dialects_of(opened)
     preset_name, named = chosen.preset or "", aliases(chosen)
     by_preset = model_table().aliases_at(preset_name).items() if sends_no_bill(chosen) else ()

@@ -53,13 +53,8 @@ class LoadStep(Frozen, omit_defaults=False):
     total_s: SampleQuantiles | None
     usd_per_hour: float | None
     """The cost of an hour at this throughput."""
-
-    @property
-    def tokens_per_s_per_usd(self) -> float | None:
-        """Answer tokens a second for one dollar an hour."""
-        if not self.usd_per_hour or self.tokens_per_s is None:
-            return None
-        return self.tokens_per_s / self.usd_per_hour
+    tokens_per_s_per_usd: float | None
+    """Answer tokens a second for one dollar an hour."""
 
 
 class Capacity(Frozen, omit_defaults=False):
@@ -125,6 +120,7 @@ def _step(at: int, samples: Sequence[Sample], price_per_hour: float | None) -> L
         call_tokens_per_s=quantiles((s.tokens_per_s for s in answered), highest_first=True),
         total_s=quantiles(each.total_s for each in answered),
         usd_per_hour=usd_per_hour,
+        tokens_per_s_per_usd=tokens / usd_per_hour if tokens and usd_per_hour else None,
     )
 
 
@@ -221,10 +217,8 @@ class ProviderFigures(Frozen, omit_defaults=False):
     """Mean cost of a call; None: no price is known."""
     estimated: bool
     """Some token counts are estimates, so cost and speed are estimates, too."""
-
-    @property
-    def error_rate(self) -> float:
-        return sum(self.errors.values()) / self.calls if self.calls else 0.0
+    error_rate: float
+    """The failed share of all calls."""
 
 
 def figures_of(subject: Subject, samples: Iterable[Sample]) -> ProviderFigures:
@@ -232,13 +226,14 @@ def figures_of(subject: Subject, samples: Iterable[Sample]) -> ProviderFigures:
     own = [each for each in samples if each.subject == subject]
     answered = [each for each in own if each.error is None]
     warm = [each for each in answered if not each.cold]
+    errors = Counter(each.error for each in own if each.error is not None)
     prompt_tokens = sum(each.prompt_tokens for each in warm)
     costs = [each.cost_usd for each in warm if each.cost_usd is not None]
     return ProviderFigures(
         upstream=subject.upstream,
         model=subject.model,
         calls=len(own),
-        errors=dict(Counter(each.error for each in own if each.error is not None)),
+        errors=dict(errors),
         cold_ttft_s=quantiles(each.ttft_s for each in answered if each.cold),
         ttft_s=quantiles(each.ttft_s for each in warm),
         tokens_per_s=quantiles((each.tokens_per_s for each in warm), highest_first=True),
@@ -247,6 +242,7 @@ def figures_of(subject: Subject, samples: Iterable[Sample]) -> ProviderFigures:
         cached_share=sum(s.cached_tokens for s in warm) / prompt_tokens if prompt_tokens else 0.0,
         cost_usd=fmean(costs) if costs else None,
         estimated=any(each.estimated for each in warm),
+        error_rate=sum(errors.values()) / len(own) if own else 0.0,
     )
 
 

@@ -476,8 +476,4 @@ class _Off(StaticMatch):
 
     def __init__(self) -> None:
         super().__init__(1.0)
-
-    @property
-    def minimum(self) -> float:
-        """A similarity that no pair reaches."""
-        return 2.0
+        self.minimum = 2.0  # no pair is so similar

@@ -91,29 +91,24 @@ def _refuse_unknown(found: _Caller, caller: str, what: str, model: str) -> None:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Reservation:
     """The most that one upstream call may use, until ``settle`` counts its real usage."""
 
-    __slots__ = ("_counted", "_holds", "_ledger", "allowances", "caller", "charges")
+    ledger: ClientLedger
+    caller: str
+    allowances: Sequence[Allowance]
+    charges: Sequence[Charge]
+    _counted: list[int] = field(init=False)
+    _holds: bool = False
 
-    def __init__(
-        self,
-        ledger: ClientLedger,
-        caller: str,
-        allowances: Sequence[Allowance],
-        charges: Sequence[Charge],
-    ) -> None:
-        self._ledger = ledger
-        self.caller = caller
-        self.allowances = allowances
-        self.charges = charges
-        self._counted = [each.amount for each in charges]
-        self._holds = False
+    def __post_init__(self) -> None:
+        self._counted = [each.amount for each in self.charges]
 
     def hold(self) -> None:
         """Note that the charges were added: they are reserved until the call is settled."""
         self._holds = True
-        self._ledger.hold(self.charges)
+        self.ledger.hold(self.charges)
 
     def settle(self, attempt: Attempt) -> None:
         """Count the usage of a booked call. A later booking replaces an earlier one."""
@@ -127,13 +122,13 @@ class Reservation:
     def _count(self, usage: Usage) -> None:
         if self._holds:
             self._holds = False
-            self._ledger.let_go(self.charges)
+            self.ledger.let_go(self.charges)
         for place, allowance in enumerate(self.allowances):
             amount, counted = usage.amount(allowance), self._counted[place]
             if amount != counted:
                 self._counted[place] = amount
                 charge = self.charges[place]._replace(amount=amount - counted, most=None)
-                self._ledger.correct(_Correction(self.caller, allowance, charge))
+                self.ledger.correct(_Correction(self.caller, allowance, charge))
 
 
 class _Correction(NamedTuple):

@@ -431,34 +431,29 @@ class AnswerSource(NamedTuple):
         return self.asked and not self.composed
 
 
+@dataclass(eq=False, repr=False)
 class Chain:
-    """One request of the Responses API: the turns that it follows; it also keeps the answer."""
+    """One request of the Responses API: the turns that it follows; it also keeps the answer.
 
-    def __init__(
-        self,
-        conversations: Conversations,
-        body: bytes,
-        asked: ChainedRequest | None,
-        named: _NamedTurns,
-        *,
-        reads_later: bool = False,
-    ) -> None:
-        """``asked`` is None if the answer cannot be kept.
+    ``asked`` is None if the answer cannot be kept. ``reads_later``: the answer is read later.
+    """
 
-        ``reads_later``: the answer is read later.
-        """
-        self._conversations = conversations
-        self._body = body
-        self._asked = asked
-        self._named = named
-        self._reads_later = reads_later
-        self._accounts: set[str] = set()
-        self._stored = True
-        self.whole = body
+    conversations: Conversations
+    body: bytes
+    asked: ChainedRequest | None
+    named: _NamedTurns
+    _: KW_ONLY
+    reads_later: bool = False
+    _accounts: set[str] = field(default_factory=set)
+    _stored: bool = True
+
+    def __post_init__(self) -> None:
+        self.whole = self.body
         """The body with everything written out, which any upstream accepts. The cache key is made
         from this body, so equal conversations have equal keys, whatever ids they use."""
-        if reads_later:
+        if self.reads_later:
             return
+        named = self.named
         turns = (*named.turns, *[turn for _, turn in named.items if turn is not None])
         if turns:
             self._accounts = {turn.upstream for turn in turns}
@@ -468,7 +463,7 @@ class Chain:
     @property
     def previous(self) -> str | None:
         """The id that the request names as the answer before."""
-        return None if self._asked is None else self._asked.previous
+        return None if self.asked is None else self.asked.previous
 
     @property
     def refers(self) -> bool:
@@ -483,30 +478,30 @@ class Chain:
         """
         if len(self._accounts) != 1 or self._accounts != upstreams:
             return self.whole
-        return self._body if self._stored else self._written(same_account=True)
+        return self.body if self._stored else self._written(same_account=True)
 
     def _written(self, *, same_account: bool) -> bytes:
         items: list[msgspec.Raw] = []
-        for turn in self._named.turns:
+        for turn in self.named.turns:
             items += portable(read_raws(turn.input), from_model=False, same_account=same_account)
             answer = read_answer(turn.response)
             output = () if answer is None else answer.output
             items += portable(output, from_model=True, same_account=same_account)
-        for raw, source in self._named.items:
+        for raw, source in self.named.items:
             if source is None:
                 items.append(raw)
             else:
                 items += portable((raw,), from_model=True, same_account=same_account)
-        return write_whole(self._body, items)
+        return write_whole(self.body, items)
 
     def keeping(self, send: Send, owner: str, source: Callable[[], AnswerSource]) -> Send:
         """Return a ``send`` that keeps a whole answer before it sends the last bytes.
 
         At that moment ``source`` is called.
         """
-        if not owner or not (self._reads_later or (self._asked and self._asked.keeps)):
+        if not owner or not (self.reads_later or (self.asked and self.asked.keeps)):
             return send
-        most = self._conversations.most_bytes
+        most = self.conversations.most_bytes
         tail: StreamTail | None = None
         parts: list[bytes] | None = None
         size = 0
@@ -534,17 +529,17 @@ class Chain:
         return sending
 
     def _keep(self, source: AnswerSource, owner: str, answer: bytes, *, streamed: bool) -> None:
-        kept = self._conversations
+        kept = self.conversations
         kept.keep_unread(_Unread(self, owner, source, answer, streamed, kept.clock()))
 
     def turn(self, unread: _Unread) -> KeptTurn | None:
         """Parse an answer; None if it is not to be kept."""
         response = response_in(unread.answer) if unread.streamed else unread.answer
         answer = None if response is None else read_answer(response)
-        asked = read_asked(self._body) if self._reads_later else self._asked
+        asked = read_asked(self.body) if self.reads_later else self.asked
         if response is None or answer is None or asked is None or not asked.keeps:
             return None
-        items = asked.items if self._reads_later else [raw for raw, _ in self._named.items]
+        items = asked.items if self.reads_later else [raw for raw, _ in self.named.items]
         # Some servers, such as Ollama, store nothing, whatever the request says.
         stored = answer.store is not False and not answer.id.startswith(OWN)
         return KeptTurn(

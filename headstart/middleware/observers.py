@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
@@ -158,8 +159,11 @@ _NOT_ASKED = {
 """Errors of requests for which no upstream was available, in words."""
 
 
+@dataclass(eq=False, repr=False)
 class FailureLog:
     """Observes failures. ``clock`` gives seconds.
+
+    ``unpriced`` gets the requests that called an upstream.
 
     It logs the first failure of a stage, and then the same failure once an hour at most. For a
     store that has worked in between, it is once a minute. It logs the first failure of an upstream
@@ -168,20 +172,14 @@ class FailureLog:
 
     observes: ClassVar = (Served, StageFailed, Committed)
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        unpriced: UnpricedModels | None = None,
-    ) -> None:
-        """``unpriced`` gets the requests that called an upstream."""
-        self._clock = clock
-        self._unpriced = unpriced
-        self._quiet_until: dict[tuple[str, str], float] = {}
-        self._store_failures: dict[tuple[str, str], float] = {}
-        """The logged failures of the store, with their times, since it took an entry."""
-        self._causes: dict[_Cause, _Quiet] = {}
-        self._failing: set[str] = set()
-        """The upstreams whose last logged line is a failure."""
+    clock: Callable[[], float] = time.monotonic
+    unpriced: UnpricedModels | None = None
+    _quiet_until: dict[tuple[str, str], float] = field(default_factory=dict)
+    _store_failures: dict[tuple[str, str], float] = field(default_factory=dict)
+    """The logged failures of the store, with their times, since it took an entry."""
+    _causes: dict[_Cause, _Quiet] = field(default_factory=dict)
+    _failing: set[str] = field(default_factory=set)
+    """The upstreams whose last logged line is a failure."""
 
     def notify(self, observation: Observation) -> None:
         """Log failures."""
@@ -191,8 +189,8 @@ class FailureLog:
                     self._log_recovered(observation)
                 for cause in _causes(observation):
                     self._log_upstream(cause)
-                if self._unpriced is not None:
-                    self._unpriced.notify(observation)
+                if self.unpriced is not None:
+                    self.unpriced.notify(observation)
         elif isinstance(observation, StageFailed):
             self._log_stage(observation)
         elif self._store_failures and type(observation) is Committed:
@@ -202,7 +200,7 @@ class FailureLog:
             self._store_failures.clear()
 
     def _log_stage(self, failed: StageFailed) -> None:
-        failure, now = (failed.stage, failed.error), self._clock()
+        failure, now = (failed.stage, failed.error), self.clock()
         if now < self._quiet_until.get(failure, now):
             return
         self._quiet_until[failure] = now + QUIET_S
@@ -217,7 +215,7 @@ class FailureLog:
         )
 
     def _log_upstream(self, cause: _Cause) -> None:
-        now, quiet = self._clock(), self._causes.get(cause)
+        now, quiet = self.clock(), self._causes.get(cause)
         if quiet is not None and now < quiet.until:
             quiet.more += 1
             return

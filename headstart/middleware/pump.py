@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headstart.attempts import CHARS_PER_TOKEN, AttemptCosts, Tokens, sum_costs
-from headstart.dialects.registry import DOCUMENTS
+from headstart.dialects.registry import DOCUMENTS, DocumentForm
 from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamRefused, UpstreamTimeout
 from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
@@ -82,6 +82,7 @@ class Pump:
     """Tells whether a request header is part of the cache key or of the scope."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PumpedCall:
     """One upstream call: it feeds a flight with the answer, and stores an answer that is whole.
 
@@ -89,54 +90,42 @@ class PumpedCall:
     neighbour that the answer labels; None: it labels nothing.
     """
 
-    __slots__ = (
-        "_arrived", "_call", "_completion", "_custom", "_dialect", "_document", "_flight",
-        "_holder", "_identity", "_judged", "_kept", "_key", "_prepared", "_pump", "_raw",
-        "_readable", "_refusal", "_reply", "_sample", "_stores", "_storing", "_upstream",
-    )  # fmt: skip
+    pump: Pump
+    flight: Flight
+    call: Call
+    upstream: Upstream
+    dialect: Dialect | None
+    prepared: Prepared
+    _: KW_ONLY
+    key: CacheKey | None
+    identity: Hashable
+    sample: FeedbackSample | None
+    _stores: bool = field(init=False)
+    _holder: str = field(init=False)
+    """The hash of the caller's credentials, under which we note whether upstreams accept them;
+    "": we note nothing."""
+    _document: DocumentForm | None = field(init=False)
+    _custom: bool = field(init=False)
+    """The answer is stored byte for byte."""
+    _raw: bytes | None = None
+    """The whole body of an answer that is stored byte for byte; None: it may not be stored."""
+    _storing: StorageVerdict = _MAY_BE_STORED
+    """The verdict on storing the answer that follows from its status and headers."""
+    _readable: bool = False
+    """The answer is in a dialect, and can be read."""
+    _completion: Completion | None = None
+    _kept: Completion | None = None
+    _judged: bool = False
+    """The admission policy has judged the answer, and ``_refusal`` has the result."""
+    _refusal: str | None = None
+    _arrived: Callable[[], None] | None = None
+    """Ends the wait of lookups by meaning for the answer's entry."""
 
-    def __init__(
-        self,
-        pump: Pump,
-        flight: Flight,
-        call: Call,
-        upstream: Upstream,
-        dialect: Dialect | None,
-        prepared: Prepared,
-        *,
-        key: CacheKey | None,
-        identity: Hashable,
-        sample: FeedbackSample | None,
-    ) -> None:
-        self._pump = pump
-        self._flight = flight
-        self._call = call
-        self._upstream = upstream
-        self._dialect = dialect
-        self._prepared = prepared
-        self._key = key
-        self._identity = identity
-        self._sample = sample
-        self._stores = sample is None or sample.stores
-        self._holder = prepared.holder
-        """The hash of the caller's credentials, under which we note whether upstreams accept them;
-        "": we note nothing."""
-        self._document = DOCUMENTS.get(call.dialect)
-        self._custom = dialect is None and key is not None
-        """The answer is stored byte for byte."""
-        self._raw: bytes | None = None
-        """The whole body of an answer that is stored byte for byte; None: it may not be stored."""
-        self._storing = _MAY_BE_STORED
-        """The verdict on storing the answer that follows from its status and headers."""
-        self._readable = False
-        """The answer is in a dialect, and can be read."""
-        self._completion: Completion | None = None
-        self._kept: Completion | None = None
-        self._judged = False
-        """The admission policy has judged the answer, and ``_refusal`` has the result."""
-        self._refusal: str | None = None
-        self._arrived: Callable[[], None] | None = None
-        """Ends the wait of lookups by meaning for the answer's entry."""
+    def __post_init__(self) -> None:
+        self._stores = self.sample is None or self.sample.stores
+        self._holder = self.prepared.holder
+        self._document = DOCUMENTS.get(self.call.dialect)
+        self._custom = self.dialect is None and self.key is not None
 
     async def run(self) -> None:
         """Make the call and publish its answer. Errors go to the clients of the flight."""
@@ -147,14 +136,14 @@ class PumpedCall:
                 self._arrived()
 
     async def _run(self) -> None:
-        flight = self._flight
+        flight = self.flight
         unseen: Exception | None = None
         try:
             asked = flight.readers and flight.unasked is None
             await (self._run_attended() if asked else self._run_unattended())
         except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
             self._settle()
-            if isinstance(error, UpstreamRefused) and self._key is not None:
+            if isinstance(error, UpstreamRefused) and self.key is not None:
                 flight.not_stored = "status"
             flight.fail(error)
             if not isinstance(error, HeadstartError) and not flight.readers:
@@ -164,17 +153,17 @@ class PumpedCall:
             if not flight.done:
                 flight.fail(UpstreamProtocolError("the call was cancelled"))
             broken = flight.error is not None and flight.reply is not None and flight.entry is None
-            if broken and self._key is not None:
+            if broken and self.key is not None:
                 flight.not_stored = flight.not_stored or "incomplete"
             flight.settle()
             if flight.entry is None:
-                self._pump.flights.remove(self._identity, flight)
+                self.pump.flights.remove(self.identity, flight)
         try:
             await self.store()
         finally:
             # If memory has no room for the entry, the flight ends only now, so that others could
             # join until here.
-            self._pump.flights.remove(self._identity, flight)
+            self.pump.flights.remove(self.identity, flight)
             if flight.owned is not None:
                 flight.owned.end()
         if unseen is not None:
@@ -182,14 +171,14 @@ class PumpedCall:
 
     async def store(self) -> None:
         """Store a whole answer, even if its clients have left or its body has not ended."""
-        entry, pump, sample = self._flight.entry, self._pump, self._sample
+        entry, pump, sample = self.flight.entry, self.pump, self.sample
         if entry is None or pump.cache is None:
             return
-        is_chat = self._dialect is None or self._dialect.is_chat
+        is_chat = self.dialect is None or self.dialect.is_chat
         if pump.recorder is not None and is_chat and self._document is None and self._stores:
-            pump.recorder.add(self._call, self._dialect, entry)
-        tenant = self._prepared.match_context.tenant
-        owned = self._flight.owned
+            pump.recorder.add(self.call, self.dialect, entry)
+        tenant = self.prepared.match_context.tenant
+        owned = self.flight.owned
         lease = None if owned is None else owned.lease
         stored = self._stores and await pump.cache.put(
             entry, text=self._text(entry), tenant=tenant, lease=lease
@@ -204,25 +193,25 @@ class PumpedCall:
 
         None: only exact lookups find it, as all answers that call tools.
         """
-        if self._prepared.semantic_refusal is not None or calls_tools(entry):
+        if self.prepared.semantic_refusal is not None or calls_tools(entry):
             return None
         return entry.key.query
 
     def _settle(self) -> None:
         """Hand over the booked attempts, also if there was no answer."""
-        log, flight = self._call.log, self._flight
+        log, flight = self.call.log, self.flight
         if log.rows:
             attempts = log.take()
             flight.attempts += attempts
             for each in attempts if self._holder else ():
                 if each.error is None or each.status >= 400:
-                    self._pump.accepted.note(self._holder, each.upstream, each.status)
+                    self.pump.accepted.note(self._holder, each.upstream, each.status)
         if log.shaped:
             flight.shaped += log.take_shaped()
 
     async def _run_attended(self) -> None:
         """Make a call that clients wait for."""
-        concurrency = self._pump.concurrency
+        concurrency = self.pump.concurrency
         if not concurrency.take():
             await concurrency.wait()
         try:
@@ -235,7 +224,7 @@ class PumpedCall:
 
         It gives way to clients' calls, and has a time limit.
         """
-        with self._pump.concurrency.spare(), anyio.move_on_after(UNATTENDED_S):
+        with self.pump.concurrency.spare(), anyio.move_on_after(UNATTENDED_S):
             return await self._send()
         raise UpstreamTimeout("a call that no client waits for took too long")
 
@@ -244,8 +233,8 @@ class PumpedCall:
 
         Return whether the answer is whole, so that ``store`` has to store it.
         """
-        flight, pump, request = self._flight, self._pump, self._call.request
-        self._key, self._prepared = key, prepared
+        flight, pump, request = self.flight, self.pump, self.call.request
+        self.key, self.prepared = key, prepared
         reply = flight.reply
         if reply is None or request is None or pump.cache is None:
             return False
@@ -261,7 +250,7 @@ class PumpedCall:
 
     async def _send(self) -> None:
         try:
-            async with await self._upstream.send(self._call) as reply:
+            async with await self.upstream.send(self.call) as reply:
                 await self._publish(reply)
         # No upstream did better, so the caller gets the empty answer.
         except AnswerWithheld as withheld:
@@ -269,10 +258,10 @@ class PumpedCall:
 
     async def _publish(self, reply: Reply) -> None:
         """Give the answer to the flight, piece by piece, and make an entry of it."""
-        flight, pump = self._flight, self._pump
+        flight, pump = self.flight, self.pump
         self._storing = self._judge_head(reply)
         plain = reply.is_plain
-        self._readable = self._dialect is not None and reply.status == 200 and plain
+        self._readable = self.dialect is not None and reply.status == 200 and plain
         reply.not_stored = self._storing.refusal
         self._note_source(reply)
         try:
@@ -292,7 +281,7 @@ class PumpedCall:
         if self._readable and not pump.wrapped:
             # A wrapped app may give any answer: it passes, and is not stored.
             if transcript.error is not None or not transcript.ended:
-                _refuse_broken(transcript, stream=reply.is_stream, cacheable=self._key is not None)
+                _refuse_broken(transcript, stream=reply.is_stream, cacheable=self.key is not None)
         elif transcript.finished and not transcript.ended:
             transcript.feed((Ended(),))
         flight.whole = True
@@ -307,16 +296,16 @@ class PumpedCall:
     def _note_source(self, reply: Reply) -> None:
         """Note the answer's source: another process, or an upstream that saw the caller's key."""
         if reply.followed is not None:
-            self._flight.followed = True
-            self._key = None  # the process that made the call stores the answer
+            self.flight.followed = True
+            self.key = None  # the process that made the call stores the answer
             self._holder = ""  # that process also notes which callers' keys were accepted
         # An app makes no attempts. For providers, the attempts show which keys were accepted.
-        elif self._holder and self._pump.wrapped:
-            self._pump.accepted.note(self._holder, reply.upstream, reply.status)
+        elif self._holder and self.pump.wrapped:
+            self.pump.accepted.note(self._holder, reply.upstream, reply.status)
 
     async def _read(self, reply: Reply) -> None:
-        flight, custom = self._flight, self._custom
-        dialect, request = self._dialect, self._call.request
+        flight, custom = self.flight, self._custom
+        dialect, request = self.dialect, self.call.request
         ends_at_finish = self._readable and dialect is not None and dialect.ends_at_finish
         choices = 1 if request is None else max(1, request.choices)
         raw: list[bytes] | None = [] if custom and self._storing.refusal is None else None
@@ -349,7 +338,7 @@ class PumpedCall:
 
     def _finish(self, reply: Reply) -> None:
         """Sum up an answer after its end, unless that was done at its terminal event."""
-        flight, booked = self._flight, len(self._flight.attempts)
+        flight, booked = self.flight, len(self.flight.attempts)
         self._settle()
         if flight.origin is None or len(flight.attempts) > booked:
             self._sum_up_tokens(reply, sum_costs(flight.attempts))
@@ -358,19 +347,19 @@ class PumpedCall:
         """Sum up an answer, with a rough estimate of its tokens if the upstream reports none."""
         try:
             self._settle()
-            self._sum_up_tokens(reply, sum_costs(self._flight.attempts))
+            self._sum_up_tokens(reply, sum_costs(self.flight.attempts))
         except Exception as error:  # noqa: BLE001 - the stream goes on
-            self._flight.not_stored = self._failed(error)
+            self.flight.not_stored = self._failed(error)
 
     def _sum_up_tokens(self, reply: Reply, costs: AttemptCosts) -> None:
         """Sum up an answer with the tokens that the upstream reports, else with an estimate."""
-        whole, request = self._whole(reply), self._call.request
-        counts, tokens = self._dialect or self._document, None
+        whole, request = self._whole(reply), self.call.request
+        counts, tokens = self.dialect or self._document, None
         if counts is not None and request is not None:
             tokens = reply.transcript.tokens(counts.tokens)
         if tokens is not None or whole is None or request is None:
             return self._sum_up(reply, whole, costs, tokens or Tokens())
-        prompt = round(len(self._call.body) / CHARS_PER_TOKEN)
+        prompt = round(len(self.call.body) / CHARS_PER_TOKEN)
         completion = _estimated_tokens(whole, request.max_tokens)
         self._sum_up(reply, whole, costs, Tokens(prompt, completion), estimated=True)
 
@@ -384,7 +373,7 @@ class PumpedCall:
         estimated: bool = False,
     ) -> None:
         """Note the cost of a whole answer, and let exact lookups find it from now on."""
-        flight, pump, request = self._flight, self._pump, self._call.request
+        flight, pump, request = self.flight, self.pump, self.call.request
         if self._holder:  # noted now: the caller's next request may come before the books
             pump.accepted.note(self._holder, reply.upstream, reply.status)
         first, total_s = flight.first_content, time.perf_counter() - flight.began
@@ -405,23 +394,21 @@ class PumpedCall:
             estimated=estimated,
         )
         flight.entry = entry = None
-        if self._key is not None and request is not None and pump.cache is not None:
+        if self.key is not None and request is not None and pump.cache is not None:
             flight.not_stored = self._refuse(reply, request)
             if flight.not_stored is None:
-                flight.entry = entry = self._entry(reply, origin, self._key)
+                flight.entry = entry = self._entry(reply, origin, self.key)
                 if self._stores and self._arrived is None and self._text(entry) is not None:
-                    self._arrived = pump.cache.expect(
-                        self._key, self._prepared.match_context.tenant
-                    )
+                    self._arrived = pump.cache.expect(self.key, self.prepared.match_context.tenant)
         if entry is None or (self._stores and pump.cache is not None and pump.cache.keep(entry)):
             # The next equal request finds the entry, or asks for a new answer.
-            pump.flights.remove(self._identity, flight)
+            pump.flights.remove(self.identity, flight)
 
     def _judge_head(self, reply: Reply) -> StorageVerdict:
         """Return the verdict of status and headers on storing the answer."""
-        if self._key is None:
+        if self.key is None:
             return _MAY_BE_STORED
-        pump, custom = self._pump, self._custom
+        pump, custom = self.pump, self._custom
         try:
             if (custom and self._document is None) or pump.wrapped:
                 verdict = judge_response(
@@ -442,7 +429,7 @@ class PumpedCall:
 
     def _failed(self, error: Exception) -> str:
         """Report a step that failed; return why the answer is not stored."""
-        self._pump.observer.notify(StageFailed(stage="admission", error=type(error).__name__))
+        self.pump.observer.notify(StageFailed(stage="admission", error=type(error).__name__))
         return "admission-error"
 
     def _refuse(self, reply: Reply, request: ChatRequest) -> str | None:
@@ -453,16 +440,14 @@ class PumpedCall:
             return "composed"
         if self._custom:
             return self._refuse_raw(reply)
-        whole, kept, prepared = self._whole(reply), self._kept, self._prepared
+        whole, kept, prepared = self._whole(reply), self._kept, self.prepared
         if whole is None or kept is None:
             return self._refuse_unread(reply.transcript)
         if not self._judged:  # an answer may be summed up twice, but is judged once
-            origin = self._flight.origin
+            origin = self.flight.origin
             tokens = 0 if origin is None or origin.estimated else origin.completion_tokens
-            refusal = self._pump.admission.refuse_store(
-                request, kept, prepared.cached_tools, tokens
-            )
-            contradicts = self._dialect and self._dialect.contradicts
+            refusal = self.pump.admission.refuse_store(request, kept, prepared.cached_tools, tokens)
+            contradicts = self.dialect and self.dialect.contradicts
             passed = _TEXT_PASSES.issuperset(reply.transforms)
             if refusal is None and contradicts and passed and contradicts(kept):
                 refusal = "contradictory"
@@ -487,14 +472,14 @@ class PumpedCall:
             return "incomplete"
         if self._document is not None and not self._document.is_whole(self._raw):
             return "unreadable"
-        if self._prepared.never_stored and has_match(self._raw, self._prepared.never_stored):
+        if self.prepared.never_stored and has_match(self._raw, self.prepared.never_stored):
             return NEVER_STORED
         return None if self._raw else "no-content"
 
     def _entry(self, reply: Reply, origin: Origin, key: CacheKey) -> Entry:
         """Return the entry of a whole answer."""
         answer: Completion | RawResponse
-        if self._dialect is None or self._kept is None:
+        if self.dialect is None or self._kept is None:
             answer = RawResponse(
                 headers=tuple(pair for pair in reply.headers if pair[0] in STORED_HEADERS),
                 body=self._raw or b"",
@@ -502,30 +487,30 @@ class PumpedCall:
             )
         else:
             answer = self._kept
-            if origin.estimated and not self._pump.wrapped:
+            if origin.estimated and not self.pump.wrapped:
                 # Clients rely on the usage in whole answers, which this one may serve as.
                 tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
-                answer = replace(answer, usage=self._dialect.usage(tokens))
-        now, life_s = self._pump.clock(), self._prepared.lifetime.seconds
+                answer = replace(answer, usage=self.dialect.usage(tokens))
+        now, life_s = self.pump.clock(), self.prepared.lifetime.seconds
         fresh_s = self._storing.fresh_s
         if life_s is None or (fresh_s is not None and fresh_s < life_s):
             life_s = fresh_s
         return Entry(
-            id=self._call.id,
+            id=self.call.id,
             key=key,
             answer=answer,
             origin=origin,
             created=now,
             expires=None if life_s is None else now + life_s,
-            tags=self._prepared.tags,
+            tags=self.prepared.tags,
             transforms=reply.transforms,
-            dialect="" if self._dialect is None else self._dialect.name,
+            dialect="" if self.dialect is None else self.dialect.name,
         )
 
     def _whole(self, reply: Reply) -> Completion | None:
         """Return the whole answer, if it can be read."""
         if self._completion is None and self._readable:
-            found, request = reply.transcript.completion(self._pump.clock()), self._call.request
+            found, request = reply.transcript.completion(self.pump.clock()), self.call.request
             if found is not None and not found.model and request is not None:
                 found = replace(found, model=request.model)  # the provider did not name the model
             self._completion = found

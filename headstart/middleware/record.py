@@ -15,7 +15,7 @@ import errno
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,6 +49,7 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 are dropped."""
 
 
+@dataclass(eq=False, repr=False)
 class Recorder:
     """Appends answers to the day's file, off the event loop, and deletes files that are too old.
 
@@ -57,28 +58,23 @@ class Recorder:
     may share ``path``: each line is one append.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        retention_days: int,
-        spawn: Spawn,
-        clock: Callable[[], float],
-        observer: Observer,
-    ) -> None:
-        self._path = path
+    path: Path
+    _: KW_ONLY
+    retention_days: InitVar[int]
+    spawn: Spawn
+    clock: Callable[[], float]
+    observer: Observer
+    _waiting: list[_RecordLine] = field(default_factory=list)
+    _waiting_bytes: int = 0
+    _flushing: bool = False
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _failing: bool = False
+
+    def __post_init__(self, retention_days: int) -> None:
         self._retention_s = timedelta(days=retention_days).total_seconds()
-        self._spawn = spawn
-        self._clock = clock
-        self._observer = observer
         self._dated = re.compile(
-            rf"{re.escape(path.stem)}-(\d{{4}}-\d\d-\d\d){re.escape(path.suffix)}"
+            rf"{re.escape(self.path.stem)}-(\d{{4}}-\d\d-\d\d){re.escape(self.path.suffix)}"
         )
-        self._waiting: list[_RecordLine] = []
-        self._waiting_bytes = 0
-        self._flushing = False
-        self._writing = asyncio.Lock()
-        self._failing = False
 
     async def open(self) -> None:
         """Create today's file. Raises ConfigError when it cannot be written."""
@@ -100,7 +96,7 @@ class Recorder:
         self._waiting_bytes += len(call.body)
         if not self._flushing:
             self._flushing = True
-            self._spawn(self._flush_soon)
+            self.spawn(self._flush_soon)
 
     async def aclose(self) -> None:
         """Write the waiting lines."""
@@ -115,7 +111,7 @@ class Recorder:
         while True:
             try:
                 if deleting is None:
-                    deleting = DeletionClock(self._clock, last=await asyncio.to_thread(self._last))
+                    deleting = DeletionClock(self.clock, last=await asyncio.to_thread(self._last))
                 await asyncio.to_thread(self._prune, deleting())
             except OSError as error:
                 self._failed(error)
@@ -144,14 +140,14 @@ class Recorder:
         if not self._failing:
             self._failing = True
             logger.warning("the record cannot be kept: %s", error)
-            self._observer.notify(StageFailed(stage="record", error=type(error).__name__))
+            self.observer.notify(StageFailed(stage="record", error=type(error).__name__))
 
     def _open(self) -> int:
-        name = f"{self._path.stem}-{self._today()}{self._path.suffix}"
+        name = f"{self.path.stem}-{self._today()}{self.path.suffix}"
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         if sys.platform == "win32":
             flags |= os.O_BINARY  # lines end with \n on each system
-        return os.open(self._path.with_name(name), flags, 0o600)
+        return os.open(self.path.with_name(name), flags, 0o600)
 
     def _write(self, waiting: Sequence[_RecordLine]) -> None:
         # The file is opened for each batch: the day may have changed, or the file was moved.
@@ -182,14 +178,14 @@ class Recorder:
 
     def _files(self) -> Iterator[tuple[Path, date]]:
         """Yield the files with their days."""
-        for file in self._path.parent.iterdir():
+        for file in self.path.parent.iterdir():
             named = self._dated.fullmatch(file.name)
             day = _day(named[1]) if named is not None else None
             if day is not None:
                 yield file, day
 
     def _today(self) -> date:
-        return datetime.fromtimestamp(self._clock(), UTC).date()
+        return datetime.fromtimestamp(self.clock(), UTC).date()
 
 
 class _RecordLine(NamedTuple):

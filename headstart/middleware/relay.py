@@ -539,7 +539,7 @@ def named_model(body: bytes) -> str:
 
 def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderList:
     """Return an upstream's headers for the client, with our own."""
-    allowed = allowed_headers(headers, relayed=True)
+    allowed = allowed_headers(headers)
     if dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"):
         allowed = _as_stream(allowed)
     return [

@@ -93,7 +93,8 @@ class RenderedAnswers:
 
     def __init__(self, max_bytes: int = 32 * 2**20) -> None:
         self._max = max_bytes
-        self._size = 0
+        self.nbytes = 0
+        """The bytes of all rendered answers that are kept."""
         self._rendered: OrderedDict[tuple[str, str], Rendered] = OrderedDict()
 
     def rendered(self, entry: Entry, dialect: Dialect) -> Rendered:
@@ -108,16 +109,11 @@ class RenderedAnswers:
             answer = with_estimate(answer, entry.origin, dialect)
         rendered = dialect.render(answer)
         self._rendered[key] = rendered
-        self._size += rendered.nbytes
-        while self._size > self._max:
+        self.nbytes += rendered.nbytes
+        while self.nbytes > self._max:
             _, oldest = self._rendered.popitem(last=False)
-            self._size -= oldest.nbytes
+            self.nbytes -= oldest.nbytes
         return rendered
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all rendered answers that are kept."""
-        return self._size
 
 
 @dataclass(eq=False, repr=False)
@@ -590,15 +586,14 @@ def _flight_headers(
     return headers
 
 
-def allowed_headers(headers: Headers, *, relayed: bool = False) -> HeaderList:
-    """Return the headers of an upstream's answer without those that only we may set.
+def allowed_headers(headers: Headers) -> HeaderList:
+    """Return the headers of a relayed answer without those that only we may set.
 
     With these, an upstream (which may be another Headstart) could claim that the answer was a hit,
-    and its similarity, age or source. ``relayed``: the cache was not asked, so the upstream may
-    send an age and a timing.
+    and its similarity or source. The cache was not asked, so the upstream may send an age and a
+    timing.
     """
-    own = _is_own_anywhere if relayed else _is_own
-    return [pair for pair in headers if not own[pair[0]]]
+    return [pair for pair in headers if not _is_own_anywhere[pair[0]]]
 
 
 class _Passing(msgspec.Struct, frozen=True):

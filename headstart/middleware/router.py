@@ -133,6 +133,7 @@ class ChosenCandidate(msgspec.Struct, frozen=True):
     """Upstreams of the candidate that may not answer."""
 
 
+@dataclass(eq=False, repr=False)
 class Router:
     """Picks upstreams. ``routes`` are the ``[[route]]`` tables by name, "" for no route.
 
@@ -140,18 +141,12 @@ class Router:
     can answer.
     """
 
-    def __init__(
-        self,
-        providers: Sequence[Provider],
-        routes: Mapping[str, BuiltRoute],
-        *,
-        names_conversations: bool = False,
-    ) -> None:
-        self.routes = routes
-        self._names_conversations = names_conversations
-        self.providers = providers
-        """All upstreams, in the order of the settings."""
-        self._chosen: dict[tuple[str, str, str], ChosenCandidate] = {}
+    providers: Sequence[Provider]
+    """All upstreams, in the order of the settings."""
+    routes: Mapping[str, BuiltRoute]
+    _: KW_ONLY
+    names_conversations: bool = False
+    _chosen: dict[tuple[str, str, str], ChosenCandidate] = field(default_factory=dict)
 
     def pick(self, dialect: str, model: str | None, route: str) -> Candidate:
         """Return the candidate for a request that takes ``route``. Raises NoUpstream.
@@ -192,7 +187,7 @@ class Router:
         else:
             chosen = self.choose(call.dialect, request.model, route)
             candidate = chosen.candidate
-            if (chosen.several or self._names_conversations) and not call.affinity:
+            if (chosen.several or self.names_conversations) and not call.affinity:
                 call = msgspec.structs.replace(call, affinity=conversation(scope, request))
         if self.routes.get(route, NO_ROUTE).early_200_s is not None:
             # The client gets the status before the answer's encoding is known.

@@ -200,6 +200,7 @@ def _tells_key(protocol: bytes) -> bool:
     return is_secret(protocol) or protocol.partition(b".")[0] in ACCOUNT_HEADERS
 
 
+@dataclass(eq=False, repr=False)
 class _RelayedSocket:
     """One WebSocket, from its handshake to its end.
 
@@ -207,34 +208,29 @@ class _RelayedSocket:
     ``_ended``; then both sides are closed.
     """
 
-    def __init__(
-        self,
-        id: str,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        limits: ServerSettings,
-        spawn: Spawn,
-    ) -> None:
-        self.id = id
-        self.caller = self.upstream = ""
-        self.failed: list[Attempt] = []
-        """The handshakes that failed; ``at`` is their beginning in this process's time."""
-        self.status = 0
-        self.started = time.perf_counter()
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._limits = limits
-        self._spawn = spawn
+    id: str
+    scope: Scope
+    receive: Receive
+    send: Send
+    limits: ServerSettings
+    spawn: Spawn
+    caller: str = ""
+    upstream: str = ""
+    failed: list[Attempt] = field(default_factory=list)
+    """The handshakes that failed; ``at`` is their beginning in this process's time."""
+    status: int = 0
+    started: float = field(default_factory=time.perf_counter)
+    _up: tuple[int, int] = (0, 0)
+    _down: tuple[int, int] = (0, 0)
+    _code: int = 0
+
+    def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[tuple[str, Ending]] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
         self._connected: asyncio.Future[UpstreamSocket] = loop.create_future()
         self._last = loop.time()
         """The time of the last message."""
-        self._up = self._down = (0, 0)
-        self._code = 0
 
     def traffic(self) -> SocketTraffic:
         """Return the traffic so far."""
@@ -253,7 +249,7 @@ class _RelayedSocket:
 
     async def run(self, upstreams: Sequence[Sequence[HTTPUpstream]], call: Call) -> None:
         """Relay to the end. Raises RequestError or UpstreamError before the client is accepted."""
-        tasks = [self._spawn(self._pass_up), self._spawn(self._connect, upstreams, call)]
+        tasks = [self.spawn(self._pass_up), self.spawn(self._connect, upstreams, call)]
         try:
             await asyncio.wait((self._ended, self._connected), return_when=asyncio.FIRST_COMPLETED)
             if not self._connected.done():
@@ -263,7 +259,7 @@ class _RelayedSocket:
             socket = self._connected.result()
             if not self._ended.done():
                 await self._accept(socket)
-                tasks.append(self._spawn(self._pass_down, socket, tasks[0]))
+                tasks.append(self.spawn(self._pass_down, socket, tasks[0]))
                 await self._watch()
             await self._close(socket, *self._ended.result())
         finally:
@@ -323,12 +319,12 @@ class _RelayedSocket:
 
     async def _shake_hands(self, upstream: HTTPUpstream, call: Call) -> UpstreamSocket:
         protocols = upstream_protocols(
-            self._scope.get("subprotocols", ()), keys=upstream.passes_keys
+            self.scope.get("subprotocols", ()), keys=upstream.passes_keys
         )
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 return await upstream.connect(
-                    call, subprotocols=protocols, max_bytes=self._limits.max_body_bytes
+                    call, subprotocols=protocols, max_bytes=self.limits.max_body_bytes
                 )
         except TimeoutError:
             raise UpstreamTimeout(
@@ -343,12 +339,12 @@ class _RelayedSocket:
         ]
         accept = {"type": "websocket.accept", "subprotocol": socket.subprotocol, "headers": own}
         with contextlib.suppress(OSError):  # the client has left, which ``_pass_up`` notices
-            await self._send(accept)
+            await self.send(accept)
 
     async def _pass_up(self) -> None:
         """Pass the client's messages on until it leaves."""
         while True:
-            message = await self._receive()
+            message = await self.receive()
             if message["type"] == "websocket.disconnect":
                 ending = Ending(message.get("code") or ABNORMAL, message.get("reason") or "")
                 return self.end(ending, "client")
@@ -356,7 +352,7 @@ class _RelayedSocket:
                 continue
             text = message.get("text")
             data = message["bytes"] if text is None else text.encode()
-            if len(data) > self._limits.max_body_bytes:
+            if len(data) > self.limits.max_body_bytes:
                 return self.end(Ending(TOO_BIG, "a message exceeds server.max_body_bytes"))
             self._up = (self._up[0] + 1, self._up[1] + len(data))
             self._last = asyncio.get_running_loop().time()
@@ -379,7 +375,7 @@ class _RelayedSocket:
             self._down = (self._down[0] + 1, self._down[1] + size)
             self._last = asyncio.get_running_loop().time()
             try:
-                await self._send({"type": "websocket.send", "text" if is_text else "bytes": found})
+                await self.send({"type": "websocket.send", "text" if is_text else "bytes": found})
             except OSError:
                 # The client has left. The other task gets the code, unless it waits for the
                 # provider to read.
@@ -388,7 +384,7 @@ class _RelayedSocket:
 
     async def _watch(self) -> None:
         """Wait for the end, and end a WebSocket that is idle or too old."""
-        loop, limits = asyncio.get_running_loop(), self._limits
+        loop, limits = asyncio.get_running_loop(), self.limits
         idle_s, whole_s = limits.websocket_idle_s, limits.websocket_deadline_s
         begun = loop.time()
         while not self._ended.done():
@@ -417,7 +413,7 @@ class _RelayedSocket:
         message = {"type": "websocket.close", "code": down.code, "reason": down.reason}
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):  # a client that reads nothing takes no frame
-                await self._send(message)
+                await self.send(message)
         await socket.close(up)
 
     async def refuse(self, error: HeadstartError) -> None:
@@ -429,10 +425,10 @@ class _RelayedSocket:
         if isinstance(error, UpstreamRefused):
             body = error.body
             headers = [
-                *allowed_headers(error.headers, relayed=True),
+                *allowed_headers(error.headers),
                 (b"content-length", b"%d" % len(body)),
             ]
             headers.append((b"x-headstart-request-id", self.id.encode()))
         self.status = status
         with contextlib.suppress(OSError):
-            await answer_handshake(self._scope, self._send, status, headers, body)
+            await answer_handshake(self.scope, self.send, status, headers, body)

@@ -380,17 +380,13 @@ class StaticMatch(GuardedMatch):
             threshold = static_threshold(guards)
         if not 0 < threshold <= 1:
             raise ConfigError(f"cache.threshold = {threshold}: use a similarity above 0, at most 1")
-        self._threshold = threshold
-
-    @property
-    def minimum(self) -> float:
-        """The threshold. A neighbour below it is never served."""
-        return self._threshold
+        self.minimum = threshold
+        """A neighbour below it is never served."""
 
     def gate(self, context: MatchContext) -> Gate:
         """Return which questions are worth encoding."""
         counts = self._gates.of(context)
-        return counts.gate(self._threshold - MARGIN - counts.lowered)
+        return counts.gate(self.minimum - MARGIN - counts.lowered)
 
     def compare(
         self,
@@ -411,10 +407,10 @@ class StaticMatch(GuardedMatch):
     ) -> Verdict:
         """Serve a neighbour that no guard vetoed and that is similar enough."""
         similarity = nearby.neighbor.similarity
-        if veto is None and similarity < self._threshold:
+        if veto is None and similarity < self.minimum:
             veto = "threshold"
         return Verdict(
-            serves=veto is None, similarity=similarity, veto=veto, threshold=self._threshold
+            serves=veto is None, similarity=similarity, veto=veto, threshold=self.minimum
         )
 
 

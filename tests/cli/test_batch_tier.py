@@ -190,20 +190,20 @@ def test_many_errors_in_a_batch_fail_their_requests_alone(
     tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = prepare(tmp_path, provider.url, [f"Where is {n}?" for n in range(60)])
-    whole = provider.batches._answer
+    whole = provider.batches.answer
 
     def answer(incoming: Any, path: bytes, body: bytes) -> tuple[int, bytes]:
         number = int(re.findall(rb"\d+", json.loads(body)["messages"][0]["content"].encode())[0])
         broken = b'{"error": {"message": "it is broken"}}'
         return (500, broken) if number % 3 else whole(incoming, path, body)
 
-    provider.batches._answer = answer
+    provider.batches.answer = answer
     status, summary = run(arguments, capsys)
     assert (status, summary["failed"], summary["outcomes"]) == (1, 40, {"miss": 20})
     assert summary["stopped_by"] is None
     rows = rows_of(tmp_path)
     assert rows[1]["response"]["body"] == {"error": {"message": "it is broken"}}
-    provider.batches._answer = whole
+    provider.batches.answer = whole
     status, summary = run(arguments, capsys)
     assert (status, summary["resumed"], summary["outcomes"]) == (0, 20, {"miss": 60})
     assert provider.batches.asked.total() == 100

@@ -408,7 +408,7 @@ async def test_the_worker_with_the_fewest_connections_takes_the_next(
             each.close()
             await each.wait_closed()
         for acceptor in acceptors:
-            acceptor._listening.close()
+            acceptor.listening.close()
 
 
 class _FullProcess(socket.socket):

@@ -169,7 +169,7 @@ async def test_without_escalate_early_the_strong_model_waits_for_the_judge() -> 
     targets, slow = Targets(), slow_says("strong")
     fast = Actor("fast", [whole("good")], before=[20])
     upstream = await early(targets, fast, slow)
-    upstream._strategy = Strategy()
+    upstream.strategy = Strategy()
     assert (await ask(upstream, asking(HARD)))[0] == "good"
     assert slow.calls == []
 

@@ -197,7 +197,7 @@ async def test_a_checked_call_is_answered_by_the_strong_model_and_its_draft_teac
         assert await ask(upstream) == ("42", ("cascade:slow",))
         assert sorted(targets.outcomes()) == [("fast", "rejected"), ("slow", "won")]
         targets.ledger.take("call")
-    upstream._draw = lambda: 1.0
+    upstream.draw = lambda: 1.0
     assert (await ask(upstream))[1] == ("cascade:slow",), "a sure judge was always wrong"
 
 

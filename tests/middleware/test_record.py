@@ -191,7 +191,7 @@ async def test_each_day_has_its_file_and_old_ones_leave(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     async with bench(tmp_path / "log.jsonl", days=2) as at:
         await at.write("1")
-        pruning = at.recorder._spawn(at.recorder.prune, 0.001)
+        pruning = at.recorder.spawn(at.recorder.prune, 0.001)
         kept = {"log-2026-11-20.jsonl", "log-2026-11-21.jsonl", *others}
         await until(lambda: set(names(tmp_path)) == kept)
         pruning.cancel()
@@ -199,7 +199,7 @@ async def test_each_day_has_its_file_and_old_ones_leave(tmp_path: Path) -> None:
         at.now += DAY_S
         await at.write("2")
         kept = {"log-2026-11-21.jsonl", "log-2026-11-22.jsonl", *others}
-        pruning = at.recorder._spawn(at.recorder.prune, 0.001)
+        pruning = at.recorder.spawn(at.recorder.prune, 0.001)
         await until(lambda: set(names(tmp_path)) == kept)
         pruning.cancel()
 
@@ -213,7 +213,7 @@ async def test_a_clock_that_is_ahead_deletes_nothing(tmp_path: Path, ahead_at_st
     async with bench(tmp_path / "log.jsonl", days=10) as at:
         at.now = NOON + 300 * DAY_S if ahead_at_start else NOON - DAY_S + 60.0
         await at.recorder.open()
-        pruning = at.recorder._spawn(at.recorder.prune, 0.001)
+        pruning = at.recorder.spawn(at.recorder.prune, 0.001)
         await until(lambda: not old.exists())  # it was too old when the last line was written
         at.now = NOON + 300 * DAY_S
         await asyncio.sleep(0.05)

@@ -60,7 +60,7 @@ def make(
         may_hedge=lambda: spend("hedges"),
         draw=lambda: 0.0,
         deadline=deadline,
-        contexts=contexts,
+        contexts=contexts or {},
     )
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import click
 import msgspec
+from rich.console import Console
+from rich.progress import Progress
 
 from headstart.cli.data_sources import lines_of
 from headstart.cli.options import (
@@ -23,26 +25,37 @@ from headstart.cli.options import (
     option,
     print_json,
 )
+from headstart.lab.bench import (
+    MIX,
+    BenchPrompt,
+    Capacity,
+    LoadStep,
+    ProviderFigures,
+    Recommendation,
+    Sample,
+    SampleQuantiles,
+    Subject,
+    capacity_of,
+    figures_of,
+    read_prompts,
+    recommend,
+)
+from headstart.lab.commands.bench_calls import (
+    BenchPlan,
+    Source,
+    judge_target,
+    measure,
+    open_configured,
+    open_simulated,
+)
+from headstart.lab.quality import Quality, QualityChoice, choose, qualities
+from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from rich.console import Console
     from rich.table import Table
-
-    from headstart.lab.bench import (
-        BenchPrompt,
-        Capacity,
-        LoadStep,
-        ProviderFigures,
-        Recommendation,
-        Sample,
-        SampleQuantiles,
-        Subject,
-    )
-    from headstart.lab.commands.bench_calls import BenchPlan, Source
-    from headstart.lab.quality import Quality, QualityChoice
 
 NAMES = "NAME,NAME"
 PROMPTS_HELP = (
@@ -117,8 +130,6 @@ def bench(options: BenchOptions) -> None:
 
 def _plan(options: BenchOptions) -> BenchPlan:
     """Return the calls to make. Raises ConfigError or UsageError."""
-    from headstart.lab.commands.bench_calls import BenchPlan
-
     prompts = read_bench_prompts(options.prompts)
     if not any(prompt.expect for prompt in prompts) and (options.judge or options.quality):
         raise click.UsageError('--judge and --quality need --prompts with "expect" in some lines')
@@ -135,8 +146,6 @@ def _plan(options: BenchOptions) -> BenchPlan:
 
 def _source(options: BenchOptions) -> Source:
     """Return the providers to call: simulated or real ones. Raises UsageError."""
-    from headstart.lab.commands.bench_calls import open_configured, open_simulated
-
     if options.simulate is not None:
         names = tuple(filter(None, options.simulate.split(",")))
         return open_simulated(names, options.seed, options.speed)
@@ -157,9 +166,6 @@ class _Found(NamedTuple):
 
 def _found(collected: _Collected, plan: BenchPlan, least_right: float | None) -> _Found:
     """Return the figures of the calls. ``least_right`` is the least share of right answers."""
-    from headstart.lab.bench import capacity_of, figures_of, recommend
-    from headstart.lab.quality import choose, qualities
-
     samples, prices = collected.samples, collected.usd_per_hour
     answered = {sample.subject for sample in samples}
     subjects = tuple(each for each in collected.subjects if each in answered)
@@ -189,8 +195,6 @@ def _steps(text: str) -> tuple[int, ...]:
 
 def read_bench_prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
     """Return the prompts of a file, or the usual mix. Raises ConfigError."""
-    from headstart.lab.bench import MIX, read_prompts
-
     if path is None:
         return MIX
     return read_prompts(path.name, lines_of(path))
@@ -211,11 +215,6 @@ def _run(source: Source, plan: BenchPlan, judge: str | None, collected: _Collect
 
     Returns False when Ctrl-C ended the measurement early.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from headstart.lab.commands.bench_calls import judge_target, measure
-
     console = Console(stderr=True)
 
     async def call() -> None:
@@ -247,38 +246,23 @@ def _run(source: Source, plan: BenchPlan, judge: str | None, collected: _Collect
 
 
 def _print_json(found: _Found, plan: BenchPlan, *, whole: bool) -> None:
-    route, choice = found.route, found.choice
+    route = found.route
     print_json(
         {
             "whole": whole,
             "calls": plan.calls,
             "cold": plan.cold,
             "concurrency": plan.concurrency,
-            "measured": [
-                {**msgspec.to_builtins(f), "error_rate": f.error_rate} for f in found.figures
-            ],
-            "steps": [
-                {
-                    **msgspec.to_builtins(each),
-                    "steps": [
-                        {
-                            **msgspec.to_builtins(step),
-                            "tokens_per_s_per_usd": step.tokens_per_s_per_usd,
-                        }
-                        for step in each.steps
-                    ],
-                }
-                for each in found.capacity
-            ],
-            "quality": msgspec.to_builtins(found.quality),
-            "choice": choice and msgspec.to_builtins(choice),
+            "measured": found.figures,
+            "steps": found.capacity,
+            "quality": found.quality,
+            "choice": found.choice,
             "recommended": route and {**msgspec.to_builtins(route), "toml": route.toml()},
         }
     )
 
 
 def _print(found: _Found) -> None:
-    from rich.console import Console
 
     console = Console()
     console.print(_figures_table(found.figures))
@@ -389,7 +373,6 @@ def _cells(found: SampleQuantiles | None, form: str = ".2f") -> tuple[str, str, 
 
 
 def _notes(found: ProviderFigures) -> Iterator[str]:
-    from headstart.policies.routing.failures import FailureKind
 
     for kind, count in found.errors.items():
         fix = "; take --prompts that fit" if kind == FailureKind.CONTEXT_TOO_LONG else ""

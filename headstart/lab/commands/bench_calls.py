@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from headstart.attempts import Tokens
 from headstart.cli.config import chat_call, failure_in, model_for
+from headstart.cli.serve import add_discovered
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
-from headstart.config.providers import aliases, discover, model_at, model_table, preset
+from headstart.config.providers import aliases, model_at, model_table, preset
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, InvalidRequest, UpstreamError
@@ -374,13 +375,13 @@ def _settings(path: Path | None) -> tuple[Settings, list[str]]:
     settings = load_settings(path, os.environ)
     if settings.upstream:
         return settings, []
-    found, notes = discover(os.environ)
-    if not found:
+    settings, notes = add_discovered(settings)
+    if not settings.upstream:
         raise ConfigError(
             "no provider: add an [[upstream]], or set a key such as OPENAI_API_KEY; without a key, "
             "try headstart bench --simulate groq,together"
         )
-    return checked(msgspec.structs.replace(settings, upstream=found)), list(notes)
+    return settings, notes
 
 
 def _serves(upstream: UpstreamSettings, model: str, settings: Settings) -> bool:

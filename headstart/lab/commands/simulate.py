@@ -11,7 +11,7 @@ import click
 from headstart.cli.data_sources import lines_of
 from headstart.cli.options import ABOVE_ZERO, OLD_FILE, command, flag, option
 from headstart.errors import ConfigError
-from headstart.lab.simulator.app import Simulator
+from headstart.lab.simulator.app import Simulator, run
 from headstart.lab.simulator.faults import WEATHERS, Spell, find_weather, read_weather
 from headstart.lab.simulator.oracle import AnswerKey, Oracle, read_answer_key
 from headstart.lab.simulator.profiles import FIGURES_AS_OF, PROFILES, ProviderProfile
@@ -73,8 +73,6 @@ def simulate(options: SimulateOptions) -> None:
     if options.list_them:
         click.echo(_table())
         return
-    from headstart.lab.simulator.app import run
-
     if options.vary and options.answers is None:
         raise click.UsageError("--vary changes the answers of a stream: give --answers")
     oracle = Oracle(answer_tokens=options.answer_tokens)

@@ -42,6 +42,8 @@ from headstart.lab.stream import PlayedPrompt, PolicySetup, TestedPolicy, policy
 from headstart.lab.tuning import (
     TARGETS,
     THRESHOLDS,
+    Static,
+    TargetResult,
     Tuning,
     advise,
     advise_static,
@@ -49,6 +51,7 @@ from headstart.lab.tuning import (
     borderline,
     course,
     find_templates,
+    render_tuning,
     rocs,
     target_of,
 )
@@ -62,8 +65,6 @@ if TYPE_CHECKING:
 
     from headstart.lab.commands.playing import ReplayInput
     from headstart.lab.quality import CascadePoint, CascadeReport, CascadeTuning
-    from headstart.lab.tuning import Static, TargetResult
-
 # --- cascades -------------------------------------------------------------------------------------
 
 _STEPS = 10
@@ -234,8 +235,6 @@ def _tune_to_log(options: TuneOptions) -> None:
         advice = advise(found.targets, target, str(options.out))
         found = msgspec.structs.replace(found, advice=advice)
     if options.html is not None:
-        from headstart.lab.tuning import render_tuning
-
         write_file(options.html, render_tuning(found).encode(), "--html")
     if options.as_json:
         print_json(found)

@@ -7,7 +7,7 @@ import json
 import re
 import time
 import tomllib
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,33 +138,30 @@ async def _watch(options: WatchOptions) -> bool:
             await anyio.sleep(every_s)
 
 
+@dataclass(eq=False, repr=False)
 class _WatchState:
     """The history of rounds and the tests that learn from it."""
 
-    def __init__(
-        self,
-        options: WatchOptions,
-        history: list[Round],
-        targets: Sequence[BenchTarget],
-        every_s: float,
-    ) -> None:
-        self.history = history
-        self._options = options
-        self._targets = targets
-        self._subjects = [target.subject for target in targets]
-        self._tests = Watch(limit_for(every_s, len(FIGURES) * len(targets)))
-        for each in history:
+    options: WatchOptions
+    history: list[Round]
+    targets: Sequence[BenchTarget]
+    every_s: InitVar[float]
+
+    def __post_init__(self, every_s: float) -> None:
+        self._subjects = [target.subject for target in self.targets]
+        self._tests = Watch(limit_for(every_s, len(FIGURES) * len(self.targets)))
+        for each in self.history:
             self._tests.add(each)
 
     async def learn(self, samples: Sequence[Sample]) -> bool:
         """Keep a round, print it, and return whether it raised an alarm."""
         now, alarms = _now(), []
-        for target in self._targets:
+        for target in self.targets:
             own = [each for each in samples if each.subject == target.subject]
             price = metered_price(target.upstream, target.sent_model)
             found = round_of(own, now, None if price is None else _per_million(price))
             self.history.append(found)
-            await anyio.to_thread.run_sync(append_round, self._options.history, found)
+            await anyio.to_thread.run_sync(append_round, self.options.history, found)
             alarms += self._tests.add(found)
             self._print_round(found)
         for alarm in alarms:
@@ -172,7 +169,7 @@ class _WatchState:
         return bool(alarms)
 
     def _print_round(self, found: Round) -> None:
-        if self._options.as_json:
+        if self.options.as_json:
             shown = msgspec.structs.replace(found, samples=())
             fields = {"evidence": self._tests.evidence(found), **msgspec.to_builtins(shown)}
             click.echo(json.dumps({"round": fields}))
@@ -191,12 +188,12 @@ class _WatchState:
         click.echo(f"{datetime.fromtimestamp(found.at, UTC):%Y-%m-%dT%H:%MZ} {' '.join(parts)}")
 
     async def _alarm(self, alarm: DriftAlarm) -> None:
-        path = self._options.path
+        path = self.options.path
         text = "" if path is None else await anyio.Path(path).read_text(encoding="utf-8-sig")
         recent = [s for subject in self._subjects for s in self._recent(subject)]
         proposed = propose(text, alarm.upstream, self._subjects, recent)
         diff = "" if proposed is None else _diff(text, proposed, path)
-        if self._options.as_json:
+        if self.options.as_json:
             click.echo(json.dumps({"alarm": msgspec.to_builtins(alarm), "proposal": diff}))
         else:
             click.echo(
@@ -205,8 +202,8 @@ class _WatchState:
             )
             if diff:
                 click.echo(f"the last rounds recommend:\n{diff}", nl=False)
-        if self._options.webhook is not None:
-            await _post(self._options.webhook, alarm, diff)
+        if self.options.webhook is not None:
+            await _post(self.options.webhook, alarm, diff)
 
     def _recent(self, subject: Subject) -> Iterator[Sample]:
         """Yield the samples of the last rounds of a subject."""

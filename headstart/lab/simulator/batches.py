@@ -71,6 +71,7 @@ class _ProviderBatch:
     files: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class SimulatedBatches:
     """Keeps files and batches, each for the key that made it.
 
@@ -78,15 +79,11 @@ class SimulatedBatches:
     and body for a path and a body. ``asked`` counts the bodies of the requests in all batches.
     """
 
-    def __init__(
-        self,
-        answer: Callable[[SimulatedRequest, bytes, bytes], tuple[int, bytes]],
-        clock: Callable[[], float],
-        takes_s: float,
-    ) -> None:
-        self._answer = answer
-        self._clock = clock
-        self.takes_s = takes_s
+    answer: Callable[[SimulatedRequest, bytes, bytes], tuple[int, bytes]]
+    clock: Callable[[], float]
+    takes_s: float
+
+    def __post_init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
@@ -141,7 +138,7 @@ class SimulatedBatches:
         return file.document()
 
     def _keep(self, owner: bytes, name: str, purpose: str, data: bytes, id: str) -> _File:
-        file = _File(id, name, purpose, data, self._clock())
+        file = _File(id, name, purpose, data, self.clock())
         self._files[owner, id] = file
         return file
 
@@ -158,7 +155,7 @@ class SimulatedBatches:
         if found is None or not found.asked:
             return None
         if end == "cancel" and found.cancelled is None and found.answers is None:
-            found.cancelled = self._clock()
+            found.cancelled = self.clock()
         return self._document(incoming, found)
 
     def _make(self, incoming: SimulatedRequest) -> _ProviderBatch:
@@ -171,7 +168,7 @@ class SimulatedBatches:
         if asked.get("completion_window") != "24h":
             raise BadRequest("completion_window: use '24h'")
         lines, errors = _read_lines(file.data, asked["endpoint"])
-        batch = _ProviderBatch(f"batch_{incoming.id[:20]}", self._clock(), lines, asked, errors)
+        batch = _ProviderBatch(f"batch_{incoming.id[:20]}", self.clock(), lines, asked, errors)
         return self._submit(incoming, batch)
 
     def _submit(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> _ProviderBatch:
@@ -215,12 +212,12 @@ class SimulatedBatches:
 
     def _finish(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> None:
         """Answer the requests of a batch whose time has come."""
-        over = self._clock() >= batch.created + self.takes_s
+        over = self.clock() >= batch.created + self.takes_s
         if batch.answers is not None or batch.errors or not (over or batch.cancelled is not None):
             return
         batch.answers = []
         for line in batch.lines if batch.cancelled is None else ():
-            status, body = self._answer(incoming, line.path, line.body)
+            status, body = self.answer(incoming, line.path, line.body)
             batch.answers.append((line.custom_id, status, msgspec.json.decode(body)))
         if batch.asked:
             for kind, wanted in (("output", True), ("errors", False)):
@@ -249,7 +246,7 @@ class SimulatedBatches:
         if batch is None:
             return None
         if end == "cancel" and batch.cancelled is None and batch.answers is None:
-            batch.cancelled = self._clock()
+            batch.cancelled = self.clock()
         document = self._message_batch(incoming, batch)
         if end != "results":
             return document
@@ -272,7 +269,7 @@ class SimulatedBatches:
             lines.append(_Line(id, b"/v1/messages", msgspec.json.encode(each.get("params"))))
         if len({line.custom_id for line in lines}) < len(lines):
             raise BadRequest("requests: custom_id must be unique")
-        batch = _ProviderBatch(f"msgbatch_{incoming.id[:20]}", self._clock(), lines, {})
+        batch = _ProviderBatch(f"msgbatch_{incoming.id[:20]}", self.clock(), lines, {})
         return self._submit(incoming, batch)
 
     def _message_batch(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     wanted_schema,
 )
-from headstart.lab.simulator.generation import Alternative, CalledTool, likelihoods
 from headstart.lab.simulator.simulated_calls import (
     ScriptedError,
     StreamedPart,
@@ -28,6 +27,7 @@ from headstart.types import Frozen, Headers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headstart.lab.simulator.generation import Alternative, CalledTool, Likelihood
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 _FINISHES = {
@@ -100,8 +100,8 @@ class CohereWire(Wire):
             "finish_reason": _FINISHES[choice.finish],
             "usage": _usage(answer),
         }
-        if answer.chat.logprobs:
-            body["logprobs"] = [_logprob(*pair) for pair in _likelihoods(choice, answer)]
+        if (listed := answer.likelihoods(choice.tokens)) is not None:
+            body["logprobs"] = list(map(_logprob, listed))
         return _encode(body)
 
     def events(self, answer: SimulatedAnswer, pace: Pace) -> Iterator[TimedPiece]:
@@ -156,13 +156,8 @@ def _call(call: CalledTool, arguments: str) -> dict[str, Any]:
     }
 
 
-def _likelihoods(choice: Alternative, answer: SimulatedAnswer) -> Iterator[tuple[str, float]]:
-    for likely in likelihoods(answer.generation.class_id, choice.tokens):
-        yield likely.token, likely.logprob
-
-
-def _logprob(token: str, logprob: float) -> dict[str, Any]:
-    return {"text": token, "token_ids": [0], "logprobs": [logprob]}
+def _logprob(likely: Likelihood) -> dict[str, Any]:
+    return {"text": likely.token, "token_ids": [0], "logprobs": [likely.logprob]}
 
 
 def _streamed_parts(choice: Alternative, answer: SimulatedAnswer) -> Iterator[StreamedPart]:
@@ -170,14 +165,14 @@ def _streamed_parts(choice: Alternative, answer: SimulatedAnswer) -> Iterator[St
     for kind, tokens in (("thinking", choice.reasoning), ("text", choice.tokens)):
         if not tokens:
             continue
-        rows = list(_likelihoods(choice, answer)) if kind == "text" and answer.chat.logprobs else []
+        listed = answer.likelihoods(tokens) if kind == "text" else None
         opened = _event("content-start", index, {"content": {"type": kind, kind: ""}})
         deltas = [
             _event(
                 "content-delta",
                 index,
                 {"content": {kind: token}},
-                **({"logprobs": _logprob(*rows[place])} if rows else {}),
+                **({} if listed is None else {"logprobs": _logprob(listed[place])}),
             )
             for place, token in enumerate(tokens)
         ]

@@ -21,13 +21,13 @@ from headstart.lab.simulator.chat_request import (
     text_message,
     wanted_schema,
 )
-from headstart.lab.simulator.generation import Alternative, likelihoods
 from headstart.lab.simulator.simulated_calls import SIGNATURE, ScriptedError, TimedPiece, Wire
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headstart.lab.simulator.generation import Alternative
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 GENERATES = re.compile(rb"/(?:v1|v1beta)/models/([^/:]+):(generateContent|streamGenerateContent)")
@@ -321,17 +321,17 @@ def _streamed_parts(choice: Alternative) -> Iterator[tuple[int, dict[str, Any]]]
 
 
 def _logprobs(choice: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
-    if not answer.chat.logprobs:
+    listed = answer.likelihoods(choice.tokens)
+    if listed is None:
         return {}
-    top = answer.chat.top_logprobs or 0
-    listed = likelihoods(answer.generation.class_id, choice.tokens, top)
     chosen = [{"token": likely.token, "logProbability": likely.logprob} for likely in listed]
     ranked = [
         {"candidates": [{"token": token, "logProbability": value} for token, value in row.ranked]}
         for row in listed
+        if row.ranked
     ]
     mean = sum(likely.logprob for likely in listed) / max(len(listed), 1)
     return {
         "avgLogprobs": mean,
-        "logprobsResult": {"chosenCandidates": chosen, "topCandidates": ranked if top else []},
+        "logprobsResult": {"chosenCandidates": chosen, "topCandidates": ranked},
     }

@@ -20,13 +20,13 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     decode_chat,
 )
-from headstart.lab.simulator.generation import Alternative, Likelihood, likelihoods
 from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from headstart.lab.simulator.generation import Alternative, Likelihood
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 
@@ -160,21 +160,13 @@ def _choice(place: int, alternative: Alternative, answer: SimulatedAnswer) -> di
             }
             for call in alternative.tool_calls
         ]
-    listed = _likelihoods(alternative, answer)
+    listed = answer.likelihoods(alternative.tokens)
     return {
         "index": place,
         "message": message,
         "logprobs": None if listed is None else _logprobs(listed, refusal=alternative.refusal),
         "finish_reason": alternative.finish,
     }
-
-
-def _likelihoods(alternative: Alternative, answer: SimulatedAnswer) -> Sequence[Likelihood] | None:
-    if not answer.chat.logprobs:
-        return None
-    return likelihoods(
-        answer.generation.class_id, alternative.tokens, answer.chat.top_logprobs or 0
-    )
 
 
 def _logprobs(listed: Sequence[Likelihood], *, refusal: bool) -> dict[str, Any]:
@@ -229,7 +221,7 @@ def _deltas(place: int, alternative: Alternative, answer: SimulatedAnswer) -> It
     for token in alternative.reasoning:
         yield _chunk_choice(place, b'{"reasoning_content":%b}' % _encode(token))
     field = b"refusal" if alternative.refusal else b"content"
-    listed = _likelihoods(alternative, answer)
+    listed = answer.likelihoods(alternative.tokens)
     logprobs = b"null"
     for number, token in enumerate(alternative.tokens):
         if listed is not None:
@@ -364,9 +356,9 @@ def _completion_logprobs(
     answer: SimulatedAnswer, tokens: tuple[str, ...], only: int | None = None
 ) -> dict[str, Any] | None:
     """Return the log probabilities of all tokens, or of one of them."""
-    if not answer.chat.logprobs:
+    drawn = answer.likelihoods(tokens)
+    if drawn is None:
         return None
-    drawn = likelihoods(answer.generation.class_id, tokens, answer.chat.top_logprobs or 0)
     chosen = drawn if only is None else drawn[only : only + 1]
     before = 0 if only is None else only
     return {

@@ -24,7 +24,6 @@ from headstart.lab.simulator.chat_request import (
     offered_function,
     text_message,
 )
-from headstart.lab.simulator.generation import Alternative, likelihoods
 from headstart.lab.simulator.openai_chat import OpenAIWire, logprob_entries
 from headstart.lab.simulator.simulated_calls import TimedPiece
 from headstart.types import UNDECODABLE, Frozen
@@ -32,6 +31,7 @@ from headstart.types import UNDECODABLE, Frozen
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from headstart.lab.simulator.generation import Alternative
     from headstart.lab.simulator.simulated_calls import (
         Message,
         Pace,
@@ -371,11 +371,8 @@ def _reasoning_item(alternative: Alternative, answer: SimulatedAnswer) -> dict[s
 def _message_item(alternative: Alternative, answer: SimulatedAnswer) -> dict[str, Any]:
     part: dict[str, Any] = {"type": "refusal", "refusal": alternative.text}
     if not alternative.refusal:
-        part = {"type": "output_text", "text": alternative.text, "annotations": [], "logprobs": []}
-        if answer.chat.logprobs:
-            top = answer.chat.top_logprobs or 0
-            drawn = likelihoods(answer.generation.class_id, alternative.tokens, top)
-            part["logprobs"] = logprob_entries(drawn)
+        part = {"type": "output_text", "text": alternative.text, "annotations": []}
+        part["logprobs"] = logprob_entries(answer.likelihoods(alternative.tokens) or ())
     status = "completed" if alternative.finish == "stop" else "incomplete"
     return {
         "id": f"msg_{answer.id}",

@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from headstart.lab.simulator.chat_request import BadRequest, ChatBody
-from headstart.lab.simulator.generation import Generation  # noqa: TC001 - msgspec reads it
+from headstart.lab.simulator.generation import Generation, Likelihood, likelihoods
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
@@ -237,6 +237,12 @@ class SimulatedAnswer(Frozen):
     @property
     def reasoning_tokens(self) -> int:
         return sum(len(choice.reasoning) for choice in self.generation.alternatives)
+
+    def likelihoods(self, tokens: tuple[str, ...]) -> tuple[Likelihood, ...] | None:
+        """Return the log-probabilities of tokens; None if the request does not ask for them."""
+        if not self.chat.logprobs:
+            return None
+        return likelihoods(self.generation.class_id, tokens, self.chat.top_logprobs or 0)
 
 
 class Pace(Frozen):

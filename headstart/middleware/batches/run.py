@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -174,6 +174,7 @@ class _SplitRequest:
             self.outcome = result.outcome
 
 
+@dataclass(eq=False, repr=False)
 class BatchRun:
     """One run of a batch.
 
@@ -183,46 +184,42 @@ class BatchRun:
     not lookups. ``stop`` lets the calls in flight end. ``stopped_by`` says why a run ended early.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        concurrency: ConcurrencyLimit,
-        books: BatchBooks,
-        journal: BatchJournal,
-        requests: Iterable[BatchRequest],
-        *,
-        headers: Headers,
-        most: int,
-        mapped: MapOptions | None = None,
-        tier: BatchTier | None = None,
-    ) -> None:
-        self._app, self._concurrency, self._books, self._journal = app, concurrency, books, journal
+    app: ASGIApp
+    concurrency: ConcurrencyLimit
+    books: BatchBooks
+    journal: BatchJournal
+    requests: InitVar[Iterable[BatchRequest]]
+    _: KW_ONLY
+    headers: Headers
+    most: InitVar[int]
+    mapped: MapOptions | None = None
+    tier: BatchTier | None = None
+    stopped_by: str | None = None
+    _open: int = 0
+    """The number of requests that run, with or without a call."""
+    _tries: Counter[tuple[int, MapStep | None]] = field(default_factory=Counter)
+    _deferred: list[tuple[BatchRequest, str]] = field(default_factory=list)
+    """The requests that wait for the provider's batch, with the digests of their calls."""
+    _settled: set[tuple[int, MapStep | None]] = field(default_factory=set)
+    """The requests whose answer is in a batch that has ended."""
+    _documents: dict[int, _SplitRequest] = field(default_factory=dict)
+    """Documents by the place of their request."""
+    _equal: dict[tuple[str, bytes], list[BatchRequest]] = field(default_factory=dict)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self, requests: Iterable[BatchRequest], most: int) -> None:
         # The answer to a call decides whether the next one may begin.
-        concurrency.admits_at_once = False
-        self._headers = (*headers, (b"content-type", b"application/json"))
+        self.concurrency.admits_at_once = False
+        self._headers = (*self.headers, (b"content-type", b"application/json"))
         self.pace = BatchPace(most=most)
         self.counts = BatchCounts(0)
-        self.stopped_by: str | None = None
-        self._open = 0
-        """The number of requests that run, with or without a call."""
-        self._tries = Counter[tuple[int, MapStep | None]]()
-        self._mapped = mapped
-        self.tier = tier
-        self._deferred: list[tuple[BatchRequest, str]] = []
-        """The requests that wait for the provider's batch, with the digests of their calls."""
-        self._settled: set[tuple[int, MapStep | None]] = set()
-        """The requests whose answer is in a batch that has ended."""
-        self._documents: dict[int, _SplitRequest] = {}
-        """Documents by the place of their request."""
-        self._equal: dict[tuple[str, bytes], list[BatchRequest]] = {}
-        self._changed = asyncio.Event()
         first: list[BatchRequest] = []
         for each in requests:
             self.counts.total += 1
-            if not journal.succeeded(each.place):
+            if not self.journal.succeeded(each.place):
                 first += [call for call in self._calls_of(each) if self._is_first(call)]
         self._waiting = deque(in_prefix_order(first))
-        for result in journal.results:
+        for result in self.journal.results:
             if result.succeeded:
                 self.counts.outcomes[result.outcome] += 1
                 self.counts.resumed += 1
@@ -230,13 +227,13 @@ class BatchRun:
     @property
     def in_flight(self) -> int:
         """The calls that run."""
-        return self._concurrency.active
+        return self.concurrency.active
 
     def stop(self, reason: str) -> None:
         """Begin no further call."""
         self.stopped_by = self.stopped_by or reason
-        self._concurrency.resize(0)
-        self._concurrency.refuse_waiting()
+        self.concurrency.resize(0)
+        self.concurrency.refuse_waiting()
         self._changed.set()
 
     async def run(self) -> None:
@@ -270,7 +267,7 @@ class BatchRun:
         async with asyncio.TaskGroup() as group:
             syncing = group.create_task(self._keep_synced())
             while self.stopped_by is None and (self._waiting or self._open):
-                self._concurrency.resize(self.pace.calls if self._pause_s() <= 0.0 else 0)
+                self.concurrency.resize(self.pace.calls if self._pause_s() <= 0.0 else 0)
                 if self._waiting and self._is_dropped(self._waiting[0]):
                     self._release(self._waiting.popleft())
                 elif self._waiting and self._has_room():
@@ -281,14 +278,14 @@ class BatchRun:
                 else:
                     await self._wait_for_change()
             while self._open:
-                self._concurrency.refuse_waiting()
+                self.concurrency.refuse_waiting()
                 await self._wait_for_change()
             syncing.cancel()
-        await asyncio.to_thread(self._journal.sync)
+        await asyncio.to_thread(self.journal.sync)
 
     def _has_room(self) -> bool:
         """Return whether another request may be looked up: a call of it must not wait for long."""
-        concurrency = self._concurrency
+        concurrency = self.concurrency
         lookups = self._open - concurrency.active - concurrency.waiting
         return lookups < LOOKUPS and concurrency.waiting < self.pace.calls
 
@@ -309,7 +306,7 @@ class BatchRun:
             await asyncio.sleep(1.0)
             if self.counts.done != synced:
                 synced = self.counts.done
-                await asyncio.to_thread(self._journal.sync)
+                await asyncio.to_thread(self.journal.sync)
 
     async def _answer(self, request: BatchRequest) -> None:
         try:
@@ -323,7 +320,7 @@ class BatchRun:
         settled = (request.place, request.step) in self._settled
         if settled:  # the provider's batch has an answer that was paid for: do not ask the cache
             headers = (*headers, (b"cache-control", b"no-cache"))
-        reply = await ask(self._app, request.path, headers, request.body)
+        reply = await ask(self.app, request.path, headers, request.body)
         id = dict(reply.headers).get(_REQUEST_ID, b"").decode()
         digest = None if self.tier is None else self.tier.defers(id, again=settled)
         if digest is not None:
@@ -332,7 +329,7 @@ class BatchRun:
                 return
             body = plain_error("no_answer", "the provider's batch has no usable answer to it")
             reply = BatchReply(422, reply.headers, body)
-        booked = self._books.take(id)
+        booked = self.books.take(id)
         if self._is_final(request, reply, booked):
             self._keep(request, reply, id, booked)
 
@@ -388,7 +385,7 @@ class BatchRun:
                 self.pace,
                 began=began,
                 took_s=took_s,
-                in_flight=self._concurrency.active + 1,
+                in_flight=self.concurrency.active + 1,
                 now=now,
             )
 
@@ -420,7 +417,7 @@ class BatchRun:
     def _add(self, result: BatchResult) -> bool:
         """Write a result, and return whether that was possible."""
         try:
-            self._journal.add(result)
+            self.journal.add(result)
         except OSError as error:
             self.stop(f"the journal cannot be written: {error}")
             return False
@@ -451,9 +448,9 @@ class BatchRun:
 
     def _calls_of(self, request: BatchRequest) -> list[BatchRequest]:
         """Return the calls of a request: itself, or the calls for the parts of its document."""
-        if self._mapped is None or request.document is None:
+        if self.mapped is None or request.document is None:
             return [request]
-        mapped = MappedRequest(request.path, request.body, request.document, self._mapped)
+        mapped = MappedRequest(request.path, request.body, request.document, self.mapped)
         self._documents[request.place] = document = _SplitRequest(request, mapped)
         return self._go_on(document)
 
@@ -464,7 +461,7 @@ class BatchRun:
             missing: list[BatchRequest] = []
             for number, body in enumerate(mapped.bodies):
                 step = MapStep(mapped.level, number)
-                kept = self._journal.step(request.place, step)
+                kept = self.journal.step(request.place, step)
                 self.counts.parts += 1
                 if kept is None:
                     missing.append(request._replace(body=body, document=None, step=step))

@@ -186,8 +186,7 @@ class HiddenTurns:
     read the prompt again, and the model may call the tool again, but no answer fails.
     """
 
-    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
-        self._most = most_bytes
+    def __init__(self) -> None:
         self._size = 0
         self._turns: OrderedDict[bytes, HiddenTurn] = OrderedDict()
         self._lock = Lock()
@@ -208,7 +207,7 @@ class HiddenTurns:
             self._size += size
             while self._turns:
                 oldest, turn = next(iter(self._turns.items()))
-                if self._size <= self._most and turn.until >= now:
+                if self._size <= KEPT_BYTES and turn.until >= now:
                     break
                 self._drop(oldest)
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -143,60 +144,47 @@ _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO
 them."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AttemptBooking:
     """Books one attempt. Nothing here awaits, so the row is complete after any cancellation.
 
-    ``now`` is the event loop's time, ``at`` the start in Unix seconds. ``reserved`` tokens were
-    counted in the provider's rate limits, with the result ``taken``. ``reservation`` is the cost
+    ``began`` is the start in the event loop's time, ``at`` in Unix seconds. The provider's rate
+    limits have counted ``reserved_tokens``, with the result ``taken``. ``reservation`` is the cost
     that was reserved in the limits of the caller's key. With ``cancels_billing``, the provider
     bills a cancelled stream only up to its cancellation.
     """
 
-    __slots__ = (
-        "_cancels_billing", "_dialect", "_permit", "_price", "_reservation", "_reserved_tokens",
-        "_state", "_states", "_taken", "_transcript", "at", "began", "booked", "call", "first_at",
-        "gaps", "key", "last", "stall_limits_s", "status", "streams",
-    )  # fmt: skip
+    call: Call
+    key: UpstreamModel
+    _: KW_ONLY
+    permit: Permit
+    state: UpstreamState
+    states: UpstreamStates
+    price: Price | None
+    cancels_billing: bool
+    began: float
+    at: float
+    reserved_tokens: int
+    taken: Taken
+    reservation: Reservation | None
+    booked: bool = False
+    streams: bool = field(init=False)
+    last: float = field(init=False)
+    """The time of the last piece with content."""
+    gaps: list[float] = field(default_factory=list)
+    """Seconds between pieces that are not learned yet."""
+    first_at: float | None = None
+    status: int = 0
+    _transcript: Transcript | None = None
+    _dialect: Dialect | DocumentForm | None = None
+    stall_limits_s: tuple[float, float] = field(init=False)
+    """Seconds for which the answer may be silent: without tools, and with tools."""
 
-    def __init__(
-        self,
-        call: Call,
-        key: UpstreamModel,
-        *,
-        permit: Permit,
-        state: UpstreamState,
-        states: UpstreamStates,
-        price: Price | None,
-        cancels_billing: bool,
-        now: float,
-        at: float,
-        reserved: int,
-        taken: Taken,
-        reservation: Reservation | None,
-    ) -> None:
-        self.call = call
-        self.key = key
-        self._permit = permit
-        self._state = state
-        self._states = states
-        self._price = price
-        self._cancels_billing = cancels_billing
-        self.booked = False
-        self._reserved_tokens = reserved
-        self._taken = taken
-        self._reservation = reservation
+    def __post_init__(self) -> None:
+        call = self.call
         self.streams = call.request is not None and (call.request.stream or call.streamed_upstream)
-        self.last = now
-        self.gaps: list[float] = []
-        """Seconds between pieces that are not learned yet."""
-        self.at = at
-        self.began = now
-        self.first_at: float | None = None
-        self.status = 0
-        self._transcript: Transcript | None = None
-        self._dialect: Dialect | DocumentForm | None = None
-        self.stall_limits_s = states.measures.began(key, now)
-        """Seconds for which the answer may be silent: without tools, and with tools."""
+        self.last = self.began
+        self.stall_limits_s = self.states.measures.began(self.key, self.began)
 
     def answered(
         self, reply: Reply, dialect: Dialect | DocumentForm | None, now: float, unix: float
@@ -207,35 +195,35 @@ class AttemptBooking:
         """
         self.status = reply.status
         self._transcript, self._dialect = reply.transcript, dialect
-        limits = self._state.limits
+        limits = self.state.limits
         if reply.status < 400:
-            self._state.answered_at = now
+            self.state.answered_at = now
             if limits.known and not limits.needs_headers(now):
                 return
         elif not any(window.limit for window in limit_windows(reply.headers, unix)):
             # Headers that name no limit say only that nothing is left. The refusal says it, too.
             return
         tells_limits = limit_places[tuple([name for name, _ in reply.headers])]
-        if tells_limits and limits.learn(reply.headers, now, unix, self._taken, began=self.began):
+        if tells_limits and limits.learn(reply.headers, now, unix, self.taken, began=self.began):
             # The headers told the rest of the tokens, in which our reservation is not counted.
-            self._reserved_tokens = 0
+            self.reserved_tokens = 0
 
     def first(self, now: float) -> None:
         """Note the first content. A probe of the circuit breaker succeeds now."""
         self.first_at = self.last = now
         if self.streams:
-            self._states.measures.first(self.key, self.call.prompt_tokens, now - self.began, now)
-        if self._permit.probe or self._permit.insisted:
-            self._state.breaker.succeeded(self._permit, now)
+            self.states.measures.first(self.key, self.call.prompt_tokens, now - self.began, now)
+        if self.permit.probe or self.permit.insisted:
+            self.state.breaker.succeeded(self.permit, now)
 
     def usual_speed(self) -> float | None:
         """Return the tokens per second of earlier calls to this upstream and model."""
-        return self._states.measures.tokens_per_s(self.key)
+        return self.states.measures.tokens_per_s(self.key)
 
     def learn_gaps(self) -> None:
         """Learn the gaps between the pieces so far."""
         if not self.call.relayed:
-            self._states.measures.gaps(self.key, self.gaps)
+            self.states.measures.gaps(self.key, self.gaps)
         self.gaps.clear()
 
     def ended(self, now: float) -> None:
@@ -248,15 +236,15 @@ class AttemptBooking:
             return
         call, reported = self.call, self._reported()
         tokens = reported or self._estimated()
-        first_at, price = self.first_at, self._price
+        first_at, price = self.first_at, self.price
         cost_usd = None if price is None else price.cost_usd(tokens)
-        self._state.breaker.succeeded(self._permit, now)
+        self.state.breaker.succeeded(self.permit, now)
         if call.affinity:
-            self._states.affinities.served(call.affinity, self.key.upstream, now)
+            self.states.affinities.served(call.affinity, self.key.upstream, now)
         if call.relayed:
-            self._states.measures.ended(self.key)
+            self.states.measures.ended(self.key)
         else:
-            self._states.measures.answered(
+            self.states.measures.answered(
                 self.key,
                 now,
                 # Nothing about chats can be learned from answers without text.
@@ -286,19 +274,19 @@ class AttemptBooking:
             self.left(now)
             return
         if self.call.deadline is not None and now >= self.call.deadline:
-            self._state.breaker.neutral(self._permit)
+            self.state.breaker.neutral(self.permit)
         else:
-            self._state.breaker.failed(self._permit, failure, now)
+            self.state.breaker.failed(self.permit, failure, now)
             if failure.ends_with_time and not self.call.relayed:
-                pause_s = self._state.breaker.ready_in_s(now)
-                self._state.limits.learn_refusal(pause_s, self.began, now)
+                pause_s = self.state.breaker.ready_in_s(now)
+                self.state.limits.learn_refusal(pause_s, self.began, now)
         if failure.kind in _UNUSED:
-            self._state.limits.give_back(self._reserved_tokens, now)
+            self.state.limits.give_back(self.reserved_tokens, now)
         begun = self.first_at is not None
         outcome = AttemptOutcome.BROKEN if begun else AttemptOutcome.FAILED
         worked = begun or (failure.kind in _BILLED and self.status < 300)
         if not worked and self._reported() is None:
-            cost_usd = None if self._price is None else 0.0
+            cost_usd = None if self.price is None else 0.0
             self._book(outcome, now, Tokens(), cost_usd, failure)
         else:
             self._cut(outcome, now, failure)
@@ -310,10 +298,10 @@ class AttemptBooking:
         pauses if the provider has asked for the pause. So the call is made as often as an SDK would
         make it.
         """
-        if self._states.measures.in_flight(self.key) > 0:
+        if self.states.measures.in_flight(self.key) > 0:
             return True
-        pause_s = self._state.breaker.ready_in_s(now)
-        age_s = now + pause_s - self._state.answered_at
+        pause_s = self.state.breaker.ready_in_s(now)
+        age_s = now + pause_s - self.state.answered_at
         told_s = 0.0 if failure.retry_after_s is None else 3.0 * pause_s
         return age_s <= max(LATELY_S, told_s)
 
@@ -326,34 +314,34 @@ class AttemptBooking:
             return
         lost = self.call.log.ruling is not None
         if lost or self.first_at is not None:
-            self._state.breaker.superseded(self._permit)
+            self.state.breaker.superseded(self.permit)
         else:
-            self._state.breaker.neutral(self._permit)
+            self.state.breaker.neutral(self.permit)
         # The provider has read the prompt, and may cache it.
         if self.call.affinity and self.first_at is not None:
-            self._states.affinities.served(self.call.affinity, self.key.upstream, now)
+            self.states.affinities.served(self.call.affinity, self.key.upstream, now)
         self._cut(AttemptOutcome.ABANDONED, now)
 
     def dropped(self, now: float) -> None:
         """Note that the call was not made."""
         self.booked = True
-        self._state.breaker.neutral(self._permit)
-        self._state.limits.give_back(self._reserved_tokens, now)
-        self._states.measures.ended(self.key)
-        if self._reservation is not None:
-            self._reservation.release()
+        self.state.breaker.neutral(self.permit)
+        self.state.limits.give_back(self.reserved_tokens, now)
+        self.states.measures.ended(self.key)
+        if self.reservation is not None:
+            self.reservation.release()
 
     def _cut(self, outcome: AttemptOutcome, now: float, failure: Failure | None = None) -> None:
         """Book a call that was not read to its end, and learn from the wait for it."""
-        measures, call = self._states.measures, self.call
+        measures, call = self.states.measures, self.call
         if self.first_at is None and self.streams:
             measures.censored(self.key, call.prompt_tokens, now - self.began, now)
         reported = self._reported()
         tokens = reported or self._estimated()
-        price, cost_of = self._price, None
+        price, cost_of = self.price, None
         if price is None:
             cost_usd = None
-        elif self._cancels_billing and self.streams:
+        elif self.cancels_billing and self.streams:
             cost_usd = price.cost_usd(tokens)
         else:
             # A provider may stop billing when a stream is closed, but not for a whole answer.
@@ -373,7 +361,7 @@ class AttemptBooking:
         if self.call.relayed:
             return Tokens()
         transcript = self._transcript
-        prompt = self._states.measures.prompt_tokens(self.key, self.call.prompt_tokens)
+        prompt = self.states.measures.prompt_tokens(self.key, self.call.prompt_tokens)
         return Tokens(prompt, 0 if transcript is None else transcript.estimated_tokens)
 
     def _book(
@@ -413,8 +401,8 @@ class AttemptBooking:
         )
         if outcome is not WON:  # a whole answer was already learned
             gaps = () if self.call.relayed else self.gaps
-            self._states.measures.ended(self.key, gaps)
-        reservation = self._reservation
+            self.states.measures.ended(self.key, gaps)
+        reservation = self.reservation
         if reservation is None:
             self.call.log.book(attempt, cost_of)
         else:

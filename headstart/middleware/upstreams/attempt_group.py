@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -238,6 +239,7 @@ class _AskingOrder(NamedTuple):
     """The estimates of these members, or empty if nothing depends on them."""
 
 
+@dataclass(eq=False, repr=False)
 class AttemptGroup:
     """Asks members until one of them answers: it wins, and the calls of the others are cancelled.
 
@@ -246,27 +248,19 @@ class AttemptGroup:
     hedges, ``retrying`` retries; ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1).
     """
 
-    def __init__(
-        self,
-        name: str,
-        members: Sequence[Candidate],
-        strategy: Strategy,
-        *,
-        extra: ExtraBudget,
-        retrying: RetryBudget,
-        draw: Callable[[], float],
-        clock: Callable[[], float],
-    ) -> None:
-        self.name = name
+    name: str
+    members: Sequence[Candidate]
+    strategy: Strategy
+    _: KW_ONLY
+    extra: ExtraBudget
+    retrying: RetryBudget
+    draw: Callable[[], float]
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         # The identity is that of the members, whichever member, key or strategy answers.
-        self.identity = ",".join(sorted({each.identity for each in members}))
-        self.names = frozenset().union(*(each.names for each in members))
-        self._members = tuple(members)
-        self._strategy = strategy
-        self._extra = extra
-        self._retrying = retrying
-        self._draw = draw
-        self._clock = clock
+        self.identity = ",".join(sorted({each.identity for each in self.members}))
+        self.names = frozenset[str]().union(*(each.names for each in self.members))
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate of the member that would be asked first.
@@ -278,10 +272,10 @@ class AttemptGroup:
             return RoutingEstimate(name=self.name, ready=False)
         order = self._order(call, allowed)
         estimates = order.estimates or tuple(
-            self._members[member].estimate(call) for member in order.members
+            self.members[member].estimate(call) for member in order.members
         )
         first, cost_usd = estimates[0], estimates[0].cost_usd
-        if self._strategy.strategy == "race" and cost_usd is not None:
+        if self.strategy.strategy == "race" and cost_usd is not None:
             racing = estimates[1 : self._racing_count(estimates)]
             cost_usd += sum(each.waste_usd or 0.0 for each in racing)
         return msgspec.structs.replace(first, name=self.name, cost_usd=cost_usd)
@@ -293,18 +287,18 @@ class AttemptGroup:
             raise UpstreamUnavailable("no upstream is left to ask")
         first = self._first(call, allowed)
         if first is None:
-            self._retrying.earn(now)
+            self.retrying.earn(now)
             order = self._order(call, allowed)
             starts, errors = self._starts(call, order), AttemptErrors(order.members)
-            if starts.side_by_side or self._strategy.first_complete:
+            if starts.side_by_side or self.strategy.first_complete:
                 return await self._side_by_side(call, starts, errors)
             return await self._in_turn(call, starts, errors)
         asked = call
         if len(allowed) > 1:
             asked = msgspec.structs.replace(call, has_alternative=True, queues_until=None)
-        self._retrying.earn(now)
+        self.retrying.earn(now)
         try:
-            return await self._members[first].send(asked)
+            return await self.members[first].send(asked)
         except HeadstartError as error:
             # The first member failed. Only now the order of the others is needed.
             order = self._order(call, allowed, first)
@@ -315,14 +309,14 @@ class AttemptGroup:
 
     def _first(self, call: Call, allowed: list[int]) -> int | None:
         """Return the one member to ask first; None if the choice needs the estimates of all."""
-        if self._strategy.first_complete:
+        if self.strategy.first_complete:
             return None
         if len(allowed) == 1:
             return allowed[0]
-        if self._strategy.strategy not in ("single", "fallback"):
+        if self.strategy.strategy not in ("single", "fallback"):
             return None
-        estimate = self._members[allowed[0]].estimate(call)
-        stays = estimate.warm or not self._strategy.sticky
+        estimate = self.members[allowed[0]].estimate(call)
+        stays = estimate.warm or not self.strategy.sticky
         return allowed[0] if estimate.ready and estimate.weight >= 1.0 and stays else None
 
     async def _in_turn(self, call: Call, starts: AttemptSchedule, errors: AttemptErrors) -> Reply:
@@ -331,7 +325,7 @@ class AttemptGroup:
             for start in starts.due(loop.time()):
                 asked = self._call(call, start, has_alternative=starts.others)
                 try:
-                    return await self._members[start.member].send(asked)
+                    return await self.members[start.member].send(asked)
                 except HeadstartError as error:
                     self._failed(starts, errors, start.member, error)
             if starts.over:
@@ -341,7 +335,7 @@ class AttemptGroup:
     async def _side_by_side(
         self, call: Call, starts: AttemptSchedule, errors: AttemptErrors
     ) -> Reply:
-        attempts = ParallelAttempts(whole=self._strategy.first_complete)
+        attempts = ParallelAttempts(whole=self.strategy.first_complete)
         try:
             return await self._first_winner(call, starts, errors, attempts)
         except BaseException as error:
@@ -357,7 +351,7 @@ class AttemptGroup:
     ) -> Reply:
         loop = asyncio.get_running_loop()
         wants_whole = call.request is not None and not call.request.stream and call.editable
-        streamed_upstream = wants_whole and not self._strategy.first_complete
+        streamed_upstream = wants_whole and not self.strategy.first_complete
         while True:
             for start in starts.due(loop.time()):
                 asked = self._call(
@@ -367,7 +361,7 @@ class AttemptGroup:
                     streamed_upstream=streamed_upstream,
                     has_alternative=starts.others,
                 )
-                attempts.ask(start.member, self._members[start.member], asked)
+                attempts.ask(start.member, self.members[start.member], asked)
             if starts.over:
                 raise errors.most_useful(outlasts_sdk=starts.outlasts_sdk(loop.time()))
             failed = await attempts.wait(starts.wakes_at)
@@ -383,7 +377,7 @@ class AttemptGroup:
         self, starts: AttemptSchedule, errors: AttemptErrors, member: int, error: HeadstartError
     ) -> None:
         """Note that a member failed. Raises an error that is the caller's own fault."""
-        failure = classify_failure(error, self._clock())
+        failure = classify_failure(error, self.clock())
         errors.add(member, error, blames_caller=not (failure.fail_over or failure.retry_here))
         now = asyncio.get_running_loop().time()
         if isinstance(error, UpstreamUnavailable) and not error.limited:
@@ -394,24 +388,24 @@ class AttemptGroup:
             starts.failed(member, failure, now, asked=asked, queues=queues)
 
     def _allowed(self, call: Call) -> list[int]:
-        every = range(len(self._members))
+        every = range(len(self.members))
         if not call.avoid:
             return list(every)
-        return [each for each in every if not self._members[each].names <= call.avoid]
+        return [each for each in every if not self.members[each].names <= call.avoid]
 
     def _order(self, call: Call, allowed: list[int], first: int | None = None) -> _AskingOrder:
         """Return the order to ask in; ``first`` was asked already."""
         if len(allowed) == 1:
             return _AskingOrder(tuple(allowed), ())
-        strategy = self._strategy
-        estimates = [self._members[each].estimate(call) for each in allowed]
+        strategy = self.strategy
+        estimates = [self.members[each].estimate(call) for each in allowed]
         match strategy.strategy:
             case "fastest":
-                order = by_speed(estimates, draw=self._draw, max_usd=strategy.max_usd)
+                order = by_speed(estimates, draw=self.draw, max_usd=strategy.max_usd)
             case "cheapest":
-                order = by_cost(estimates, draw=self._draw, within_s=strategy.within_s)
+                order = by_cost(estimates, draw=self.draw, within_s=strategy.within_s)
             case _:
-                order = as_given(estimates, draw=self._draw, sticky=strategy.sticky)
+                order = as_given(estimates, draw=self.draw, sticky=strategy.sticky)
         if strategy.strategy == "race":
             order = tuple(sorted(order, key=lambda each: not self._races(estimates[each])))
         if first is not None:
@@ -422,11 +416,11 @@ class AttemptGroup:
 
     def _races(self, estimate: RoutingEstimate) -> bool:
         """Tell whether a member starts with the others, or is kept in reserve (``SCARCE``)."""
-        fair = self._strategy.race_billed or not estimate.bills_cancelled
+        fair = self.strategy.race_billed or not estimate.bills_cancelled
         return estimate.ready and fair and estimate.allowance >= SCARCE
 
     def _racing_count(self, estimates: Sequence[RoutingEstimate]) -> int:
-        if self._strategy.strategy != "race":
+        if self.strategy.strategy != "race":
             return 1
         return max(1, sum(self._races(each) for each in estimates))
 
@@ -434,22 +428,22 @@ class AttemptGroup:
         now, estimates = asyncio.get_running_loop().time(), order.estimates
         awaited_until = call.awaited_until
         hedge_after_s, waste_usd = None, 0.0
-        if self._strategy.strategy == "hedge" and estimates:
+        if self.strategy.strategy == "hedge" and estimates:
             earned_usd, waste_usd = hedge_usd(*estimates[:2])
-            self._extra.earn(earned_usd)
+            self.extra.earn(earned_usd)
             hedge_after_s = hedge_delay_s(
                 estimates,
-                extra_calls=self._strategy.extra_calls,
-                floor_s=self._strategy.hedge_floor_s,
+                extra_calls=self.strategy.extra_calls,
+                floor_s=self.strategy.hedge_floor_s,
                 deadline_in_s=None if awaited_until is None else awaited_until - now,
             )
         return AttemptSchedule(
             order.members,
-            AttemptRules(self._strategy.retries, self._racing_count(estimates), hedge_after_s),
+            AttemptRules(self.strategy.retries, self._racing_count(estimates), hedge_after_s),
             now,
             may_retry=self._may_retry,
-            may_hedge=lambda: self._extra.spend(waste_usd),
-            draw=self._draw,
+            may_hedge=lambda: self.extra.spend(waste_usd),
+            draw=self.draw,
             deadline=awaited_until,
             contexts=dict(
                 zip(order.members, (each.context_tokens for each in estimates), strict=False)
@@ -457,7 +451,7 @@ class AttemptGroup:
         )
 
     def _may_retry(self, none_left: bool) -> bool:  # noqa: FBT001 - AttemptSchedule calls it
-        return self._retrying.spend(asyncio.get_running_loop().time(), none_left=none_left)
+        return self.retrying.spend(asyncio.get_running_loop().time(), none_left=none_left)
 
     def _call(
         self,
@@ -477,7 +471,7 @@ class AttemptGroup:
             call,
             role=call.role if first else start.role,
             log=call.log.branch() if apart else call.log,
-            contested=call.contested or (apart and self._strategy.strategy == "race"),
+            contested=call.contested or (apart and self.strategy.strategy == "race"),
             streamed_upstream=call.streamed_upstream or streamed_upstream,
             has_alternative=call.has_alternative or has_alternative,
             ignore_breaker=call.ignore_breaker or start.ignore_breaker,
@@ -485,6 +479,7 @@ class AttemptGroup:
         )
 
 
+@dataclass(eq=False, repr=False)
 class CallTask:
     """Sends a call and closes its reply in one task, while another task reads the answer.
 
@@ -493,23 +488,19 @@ class CallTask:
     no effect, because nobody needs the answer any more.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        call: Call,
-        changed: Callable[[CallTask], None] | None = None,
-        *,
-        whole: bool = False,
-    ) -> None:
-        self.call = call
-        self.reply: Reply | None = None
-        self.error: Exception | None = None
-        self._changed = changed
-        self._whole = whole
-        self._known = asyncio.Event()
-        self._released = asyncio.Event()
-        self._cancelled = False
-        self._closing: Closing | None = None
+    upstream: InitVar[Upstream]
+    call: Call
+    changed: Callable[[CallTask], None] | None = None
+    _: KW_ONLY
+    whole: bool = False
+    reply: Reply | None = None
+    error: Exception | None = None
+    _known: asyncio.Event = field(default_factory=asyncio.Event)
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+    _cancelled: bool = False
+    _closing: Closing | None = None
+
+    def __post_init__(self, upstream: Upstream) -> None:
         self._task: asyncio.Task[None] | None = asyncio.create_task(  # noqa: TID251 - its maker owns it, and awaits its end
             self._keep(upstream)
         )
@@ -550,7 +541,7 @@ class CallTask:
             self._closing = reply.aclose
             failure: BaseException | None = None
             try:
-                if self._whole:
+                if self.whole:
                     await read_whole(reply)
                 self.reply = reply
                 self._note_known()
@@ -572,8 +563,8 @@ class CallTask:
 
     def _note_known(self) -> None:
         self._known.set()
-        if self._changed is not None:
-            self._changed(self)
+        if self.changed is not None:
+            self.changed(self)
 
 
 async def all_ended(tasks: Iterable[CallTask]) -> None:

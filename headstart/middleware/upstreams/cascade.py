@@ -7,6 +7,7 @@ share of the drafts with a score is good.
 from __future__ import annotations
 
 import inspect
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -185,24 +186,24 @@ class CascadeParts(NamedTuple):
     """Models that refused log-probabilities."""
 
 
+@dataclass(eq=False, repr=False)
 class CascadeRun:
     """Makes the calls of one request, each in a task of its own."""
 
-    def __init__(
-        self, parts: CascadeParts, call: Call, dialect: Dialect, order: CascadeOrder
-    ) -> None:
-        self._parts = parts
-        self._call = call
-        self._dialect = dialect
-        self._order = order
-        assert call.request is not None
-        self._request = call.request
-        self._errors = AttemptErrors((_SLOW, _FAST))
-        self._tasks: list[CallTask] = []
-        self._draft: CallTask | None = None
-        self._second: CallTask | None = None
-        self._slow: CallTask | None = None
-        self._served: CallTask | None = None
+    parts: CascadeParts
+    call: Call
+    dialect: Dialect
+    order: CascadeOrder
+    _errors: AttemptErrors = field(default_factory=lambda: AttemptErrors((_SLOW, _FAST)))
+    _tasks: list[CallTask] = field(default_factory=list)
+    _draft: CallTask | None = None
+    _second: CallTask | None = None
+    _slow: CallTask | None = None
+    _served: CallTask | None = None
+
+    def __post_init__(self) -> None:
+        assert self.call.request is not None
+        self._request = self.call.request
 
     @property
     def escalated(self) -> bool:
@@ -211,15 +212,15 @@ class CascadeRun:
 
     async def answer(self) -> Reply:
         """Ask, judge and return the answer. If no model answers, raises the most useful error."""
-        if self._order is not CascadeOrder.HARD:
+        if self.order is not CascadeOrder.HARD:
             self._ask_fast(AttemptRole.DRAFT)
-        if self._order is not CascadeOrder.DRAFT:
+        if self.order is not CascadeOrder.DRAFT:
             self._ask_slow(AttemptRole.ESCALATION)
-        if self._order in (CascadeOrder.HARD, CascadeOrder.CHECK):
+        if self.order in (CascadeOrder.HARD, CascadeOrder.CHECK):
             reply = await self._slow_reply(AttemptRole.ESCALATION)
             if reply is not None:
-                return self._live(reply, self._check if self._order is CascadeOrder.CHECK else None)
-            if self._order is CascadeOrder.HARD:
+                return self._live(reply, self._check if self.order is CascadeOrder.CHECK else None)
+            if self.order is CascadeOrder.HARD:
                 self._ask_fast(AttemptRole.FALLBACK)
         draft = await self._read_draft()
         if draft is None:
@@ -228,14 +229,14 @@ class CascadeRun:
                 raise self._errors.most_useful()
             return self._live(reply)
         second = await self._read_second()
-        verdict = await self._parts.panel.judge_draft(self._request, draft.answer, second)
+        verdict = await self.parts.panel.judge_draft(self._request, draft.answer, second)
         if verdict.decision.accept:
             return self._serve(draft, FAST_MARK)
         return await self._escalate(draft, verdict)
 
     async def _escalate(self, draft: Draft, verdict: DraftVerdict) -> Reply:
         async def teach(strong: Completion) -> None:
-            self._parts.panel.learn(self._request, draft.answer, verdict, strong)
+            self.parts.panel.learn(self._request, draft.answer, verdict, strong)
 
         assert self._draft is not None
         passes = False
@@ -267,13 +268,13 @@ class CascadeRun:
     # --- asking --------------------------------------------------------------------------
 
     def _ask_fast(self, role: AttemptRole) -> None:
-        call = readable(self._call)
-        field = self._dialect.logprobs_field
+        call = readable(self.call)
+        field = self.dialect.logprobs_field
         if field is not None and self._may_ask_logprobs():
             call = asking_logprobs(call, field)
-        self._draft = self._ask(self._parts.fast, call, role, whole=True)
-        if self._parts.panel.compares and role is AttemptRole.DRAFT:
-            self._second = self._ask(self._parts.fast, call, AttemptRole.JUDGE, whole=True)
+        self._draft = self._ask(self.parts.fast, call, role, whole=True)
+        if self.parts.panel.compares and role is AttemptRole.DRAFT:
+            self._second = self._ask(self.parts.fast, call, AttemptRole.JUDGE, whole=True)
 
     def _asks_logprobs(self, task: CallTask) -> bool:
         """Tell whether a call asks for log-probabilities that its client did not ask for."""
@@ -282,21 +283,21 @@ class CascadeRun:
     def _may_ask_logprobs(self) -> bool:
         request = self._request
         return (
-            self._parts.panel.reads_logprobs
-            and self._call.editable
+            self.parts.panel.reads_logprobs
+            and self.call.editable
             and not request.logprobs
-            and request.model not in self._parts.refusing_logprobs
+            and request.model not in self.parts.refusing_logprobs
         )
 
     def _ask_slow(self, role: AttemptRole) -> None:
         # A stream can be stopped early. This helps only if a draft, which may win, is under way.
         streamed = (
-            self._order is CascadeOrder.BOTH and self._call.editable and not self._request.stream
+            self.order is CascadeOrder.BOTH and self.call.editable and not self._request.stream
         )
         call = msgspec.structs.replace(
-            self._call, streamed_upstream=self._call.streamed_upstream or streamed
+            self.call, streamed_upstream=self.call.streamed_upstream or streamed
         )
-        self._slow = self._ask(self._parts.slow, call, role)
+        self._slow = self._ask(self.parts.slow, call, role)
 
     def _ask(
         self, member: Candidate, call: Call, role: AttemptRole, *, whole: bool = False
@@ -324,12 +325,12 @@ class CascadeRun:
         """Return the whole draft, or None if it failed."""
         assert self._draft is not None
         try:
-            return await read_draft(await self._draft.answer(), self._parts.clock())
+            return await read_draft(await self._draft.answer(), self.parts.clock())
         except HeadstartError as error:
             refused = isinstance(error, UpstreamRefused) and error.status in (400, 422)
             if self._asks_logprobs(self._draft) and (refused or isinstance(error, InvalidRequest)):
                 # The model may refuse the field that we added.
-                self._parts.refusing_logprobs.add(self._request.model)
+                self.parts.refusing_logprobs.add(self._request.model)
                 self._ask_fast(AttemptRole(self._draft.call.role))
                 return await self._read_draft()
             self._note_error(_FAST, error)
@@ -340,13 +341,13 @@ class CascadeRun:
         if self._second is None:
             return None
         try:
-            second = await read_draft(await self._second.answer(), self._parts.clock())
+            second = await read_draft(await self._second.answer(), self.parts.clock())
         except HeadstartError:
             return None
         return second.answer
 
     def _note_error(self, member: int, error: HeadstartError) -> None:
-        failure = classify_failure(error, self._parts.clock())
+        failure = classify_failure(error, self.parts.clock())
         blames_caller = not (failure.fail_over or failure.retry_here)
         self._errors.add(member, error, blames_caller=blames_caller)
 
@@ -360,7 +361,7 @@ class CascadeRun:
         for other in self._others:
             other.cancel()
         if self._asks_logprobs(self._draft):
-            draft = strip_logprobs(draft, self._call, self._dialect)
+            draft = strip_logprobs(draft, self.call, self.dialect)
         reply = _add_mark(draft.reply, mark, storable=storable)
         # The request is booked when its answer ends, so the other calls have to end before that.
         reply.filter(_yield_draft(draft, self._give_up_others))
@@ -370,14 +371,14 @@ class CascadeRun:
     def _live(self, reply: Reply, teach: _Teach | None = None) -> Reply:
         """Answer with the strong model's stream. At its end, ``teach`` learns from it."""
         self._served = self._slow
-        if self._order is not CascadeOrder.CHECK:
+        if self.order is not CascadeOrder.CHECK:
             self._set_outcomes_of_others()
             for other in self._others:
                 other.cancel()
 
         assert self._slow is not None
         _add_mark(self._slow.hand_on(self.close), SLOW_MARK)
-        if teach is not None and self._parts.panel.scores:
+        if teach is not None and self.parts.panel.scores:
             reply.filter(self._teach_after(reply, reply.pieces, teach))
         return reply
 
@@ -386,7 +387,7 @@ class CascadeRun:
     ) -> AsyncGenerator[Piece]:
         async for piece in pieces:
             yield piece
-        strong = finished_answer(reply.transcript, self._parts.clock())
+        strong = finished_answer(reply.transcript, self.parts.clock())
         if strong is not None:
             await teach(strong)
 
@@ -399,7 +400,7 @@ class CascadeRun:
         draft, second = await self._read_draft(), await self._read_second()
         if draft is None:
             return
-        panel = self._parts.panel
+        panel = self.parts.panel
         hard = panel.finds_hard(self._request)
         verdict = await panel.judge_draft(self._request, draft.answer, second)
         rare = hard or verdict.decision.accept
@@ -431,6 +432,7 @@ class CascadeRun:
             task.call.log.rule(outcome)
 
 
+@dataclass(eq=False, repr=False)
 class Cascade:
     """Asks ``fast``, judges its whole draft, and asks ``slow`` if the draft does not pass.
 
@@ -441,34 +443,29 @@ class Cascade:
     are cached under the ``name`` of this cascade only.
     """
 
-    def __init__(
-        self,
-        name: str,
-        fast: Candidate,
-        slow: Candidate,
-        strategy: Strategy,
-        *,
-        draw: Callable[[], float],
-        clock: Callable[[], float],
-    ) -> None:
-        self.name = name
+    name: str
+    fast: Candidate
+    slow: Candidate
+    strategy: Strategy
+    _: KW_ONLY
+    draw: Callable[[], float]
+    clock: InitVar[Callable[[], float]]
+    _escalations: Escalations = field(default_factory=Escalations)
+
+    def __post_init__(self, clock: Callable[[], float]) -> None:
+        fast, slow, strategy = self.fast, self.slow, self.strategy
         judges = [each.ask for each in strategy.judges]
         # A stricter cascade must not get from the cache what another one has accepted.
-        named = (*sorted(strategy.judge), *([f"own@{name}"] if judges else []))
+        named = (*sorted(strategy.judge), *([f"own@{self.name}"] if judges else []))
         terms = f"{'+'.join(named)}>={strategy.min_confidence:g}"
         self.identity = f"cascade({fast.identity},{slow.identity},{terms})"
         self.names = fast.names | slow.names
         self.panel = JudgePanel(strategy.judge, strategy.min_confidence, judges)
-        self._fast = fast
-        self._slow = slow
-        self._strategy = strategy
-        self._draw = draw
-        self._escalations = Escalations()
         self._parts = CascadeParts(fast, slow, self.panel, clock, set())
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate: that of a draft, and the strong model's times its usual share."""
-        fast, slow = self._fast.estimate(call), self._slow.estimate(call)
+        fast, slow = self.fast.estimate(call), self.slow.estimate(call)
         share = 1.0 if call.request is None else self.panel.failure_rate(call.request)
         drafted_s, cost_usd = fast.completion_s, fast.cost_usd
         return RoutingEstimate(
@@ -510,15 +507,15 @@ class Cascade:
         A rescue continues with the strong model: a draft is sent whole, so only an answer of the
         strong model can break off.
         """
-        if call.role == AttemptRole.RESCUE and self._slow.names <= call.avoid:
-            call = msgspec.structs.replace(call, avoid=call.avoid - self._slow.names)
-        if self._slow.names <= call.avoid:
-            if self._fast.names <= call.avoid:
+        if call.role == AttemptRole.RESCUE and self.slow.names <= call.avoid:
+            call = msgspec.structs.replace(call, avoid=call.avoid - self.slow.names)
+        if self.slow.names <= call.avoid:
+            if self.fast.names <= call.avoid:
                 raise UpstreamUnavailable("no upstream is left to ask")
-            return self._fast, call, DRAFT_MARK
+            return self.fast, call, DRAFT_MARK
         unread = call.request is None or call.dialect not in DIALECTS
-        if unread or call.role == AttemptRole.RESCUE or self._fast.names <= call.avoid:
-            return self._slow, call, SLOW_MARK
+        if unread or call.role == AttemptRole.RESCUE or self.fast.names <= call.avoid:
+            return self.slow, call, SLOW_MARK
         return None
 
     def _choose_order(self, call: Call) -> CascadeOrder:
@@ -529,20 +526,20 @@ class Cascade:
             return CascadeOrder.CHECK
         if hard:
             return CascadeOrder.HARD
-        early = self._strategy.escalate_early and panel.expects_failure(request)
+        early = self.strategy.escalate_early and panel.expects_failure(request)
         return CascadeOrder.BOTH if early else CascadeOrder.DRAFT
 
     def _checks(self, call: Call, *, hard: bool) -> bool:
         # If no judge gives scores, there is nothing to check.
-        drawn, checked = self._draw(), min(CHECKED, self._strategy.extra_calls)
+        drawn, checked = self.draw(), min(CHECKED, self.strategy.extra_calls)
         if drawn >= checked:
             return False
-        fast_usd = self._fast.estimate(call).cost_usd or 0.0
-        slow_usd = self._slow.estimate(call).cost_usd or 0.0
+        fast_usd = self.fast.estimate(call).cost_usd or 0.0
+        slow_usd = self.slow.estimate(call).cost_usd or 0.0
         drafted_usd = fast_usd + self._escalations.share * slow_usd
         call_usd, check_usd = (slow_usd, fast_usd) if hard else (drafted_usd, slow_usd)
         return drawn < check_share(
-            call_usd, check_usd, checked=checked, extra_cost=self._strategy.extra_cost
+            call_usd, check_usd, checked=checked, extra_cost=self.strategy.extra_cost
         )
 
 

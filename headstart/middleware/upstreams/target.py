@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -156,6 +157,7 @@ _NO_ANSWER = Transcript()
 """The transcript of an answer that has not begun."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TargetCall:
     """One call of a target: waits for its pieces, ends it and books it.
 
@@ -163,43 +165,37 @@ class TargetCall:
     content, then those that arrive. Reading raises UpstreamTimeout if no piece comes for
     ``stall_s``, if no piece with content comes for ``KEPT_ALIVE`` times as long, or after the
     call's deadline. It raises UpstreamProtocolError or UpstreamRefused if the answer breaks off.
+    It takes one of the unused ``timeouts``, or a new one, and puts it back when the call ends.
     """
 
-    __slots__ = (
-        "_booking", "_call", "_clock", "_closing", "_deadline", "_dialect", "_headers", "_held",
-        "_limit_s", "_name", "_over", "_quiet_s", "_source", "_stall_s", "_streams", "_time",
-        "_timeout", "_timeouts", "_transcript",
-    )  # fmt: skip
+    call: Call
+    booking: AttemptBooking
+    dialect: Dialect | None
+    timeouts: list[ReusableTimeout] | None
+    stall_s: float
+    clock: Callable[[], float]
+    _timeout: ReusableTimeout = field(init=False)
+    _time: Callable[[], float] = field(init=False)
+    _deadline: float = field(init=False)
+    _limit_s: float = field(init=False)
+    _quiet_s: float = 0.0
+    """Seconds of waiting since the last piece with content."""
+    _streams: bool = field(init=False)
+    _held: deque[Piece] = field(default_factory=deque)
+    _over: bool = False
+    _closing: Closing | None = None
+    _name: str = ""
+    _headers: Headers = ()
+    _source: AsyncGenerator[Piece] = field(init=False)
+    _transcript: Transcript = _NO_ANSWER
 
-    def __init__(
-        self,
-        call: Call,
-        booking: AttemptBooking,
-        dialect: Dialect | None,
-        timeouts: list[ReusableTimeout],
-        stall_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        """Take one of the unused ``timeouts``, or a new one, and put it back when the call ends."""
-        self._call = call
-        self._booking = booking
-        self._dialect = dialect
-        self._stall_s = self._limit_s = stall_s
-        self._deadline = math.inf if call.deadline is None else call.deadline
-        self._quiet_s = 0.0
-        """Seconds of waiting since the last piece with content."""
-        self._clock = clock
-        self._timeout = timeouts.pop() if timeouts else ReusableTimeout()
-        self._timeouts: list[ReusableTimeout] | None = timeouts
+    def __post_init__(self) -> None:
+        call = self.call
+        self._timeout = self.timeouts.pop() if self.timeouts else ReusableTimeout()
         self._time = self._timeout.time
+        self._deadline = math.inf if call.deadline is None else call.deadline
+        self._limit_s = self.stall_s
         self._streams = call.request is not None and call.request.stream
-        self._held: deque[Piece] = deque()
-        self._over = False
-        self._closing: Closing | None = None
-        self._name = ""
-        self._headers: Headers = ()
-        self._source: AsyncGenerator[Piece]
-        self._transcript = _NO_ANSWER
 
     async def open(self, upstream: Upstream, until: float | None) -> Reply:
         """Send the call, and read up to the first content, which has to come by ``until``.
@@ -219,14 +215,14 @@ class TargetCall:
         except BaseException as error:
             await self._close(error)
             raise
-        self._booking.first(self._time())
-        reply.usual_speed = self._booking.usual_speed
+        self.booking.first(self._time())
+        reply.usual_speed = self.booking.usual_speed
         reply.pieces, reply.closing = self, self._close
         return reply
 
     async def _first_content(self, upstream: Upstream) -> Reply:
         """Send the call and read up to the first content; keep the pieces until then."""
-        call = self._call
+        call = self.call
         reply = await upstream.send(call)
         self._closing = reply.closing
         self._name, self._headers = reply.upstream, reply.headers
@@ -234,13 +230,13 @@ class TargetCall:
         self._source = cast("AsyncGenerator[Piece]", reply.pieces)
         if reply.status == 200 and not (reply.is_plain and (call.editable or reply.is_stream)):
             # An answer to a call that passes unchanged may have any form; only the caller reads it.
-            self._dialect = None
-        counts = self._dialect or DOCUMENTS.get(call.dialect)
-        self._booking.answered(reply, counts, self._time(), self._clock())
+            self.dialect = None
+        counts = self.dialect or DOCUMENTS.get(call.dialect)
+        self.booking.answered(reply, counts, self._time(), self.clock())
         if call.relayed:
-            self._held.extend(await open_relayed(reply, self._clock()))
+            self._held.extend(await open_relayed(reply, self.clock()))
         else:
-            self._held.extend(await open_answer(reply, self._dialect, call.id))
+            self._held.extend(await open_answer(reply, self.dialect, call.id))
         return reply
 
     def __aiter__(self) -> AsyncIterator[Piece]:
@@ -256,7 +252,7 @@ class TargetCall:
             return self._next_held()
         if self._over:
             raise StopAsyncIteration
-        transcript, booking, time = self._transcript, self._booking, self._time
+        transcript, booking, time = self._transcript, self.booking, self._time
         now = time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
         # After a whole answer, ``HTTPUpstream`` ends the body within AFTER_END_S. This limit is
@@ -283,10 +279,10 @@ class TargetCall:
             raise StopAsyncIteration
         came = time()
         if live.events:
-            self._quiet_s, self._limit_s = 0.0, self._stall_s
-        elif self._dialect is not None:
+            self._quiet_s, self._limit_s = 0.0, self.stall_s
+        elif self.dialect is not None:
             self._quiet_s += came - now
-            self._limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
+            self._limit_s = min(self.stall_s, KEPT_ALIVE * self.stall_s - self._quiet_s)
         gaps = booking.gaps
         gaps.append(came - booking.last)
         booking.last = came
@@ -298,21 +294,21 @@ class TargetCall:
         return live
 
     def _too_late(self, problem: str) -> UpstreamTimeout:
-        kind = FailureKind.SILENT if self._booking.first_at is None else FailureKind.STALLED
+        kind = FailureKind.SILENT if self.booking.first_at is None else FailureKind.STALLED
         if self._time() >= self._deadline:
             problem = "was not done by the request's deadline"
-        return UpstreamTimeout(f"upstream {self._booking.key.upstream} {problem}", kind=kind)
+        return UpstreamTimeout(f"upstream {self.booking.key.upstream} {problem}", kind=kind)
 
     def _next_held(self) -> Piece:
         piece = self._held.popleft()
         if not self._held and self._transcript.ended and self._streams:
             self._over = True
-            self._booking.ended(self._time())
+            self.booking.ended(self._time())
         return piece
 
     def _check(self, piece: Piece | None) -> None:
         """Raise UpstreamError if the answer broke off: by an error, or by an end too early."""
-        transcript, dialect = self._transcript, self._dialect
+        transcript, dialect = self._transcript, self.dialect
         if dialect is None:
             return
         if piece is None:
@@ -323,7 +319,7 @@ class TargetCall:
         elif transcript.error is not None and piece.events:
             transcript.size -= len(piece.data)  # the client does not get the bytes of this piece
             error = error_in_answer(
-                transcript.error, self._name, self._headers, dialect, self._call.id
+                transcript.error, self._name, self._headers, dialect, self.call.id
             )
             if isinstance(error, UpstreamRefused):
                 error.event = error_event(piece.data)
@@ -332,7 +328,7 @@ class TargetCall:
     async def _close(self, error: BaseException | None) -> None:
         """Close the socket, and book the call unless it is booked. A second call does nothing."""
         self._over = True
-        timeouts, self._timeouts = self._timeouts, None
+        timeouts, self.timeouts = self.timeouts, None
         if timeouts is not None:
             timeouts.append(self._timeout)
         closing, self._closing = self._closing, None
@@ -343,31 +339,31 @@ class TargetCall:
                 finally:
                     await closing(error)
         finally:
-            if not self._booking.booked:
+            if not self.booking.booked:
                 self._leave()
 
     def _leave(self) -> None:
         """Book a call whose answer is not read any further."""
-        transcript, dialect = self._transcript, self._dialect
+        transcript, dialect = self._transcript, self.dialect
         at_finish = dialect is not None and dialect.ends_at_finish and transcript.finished
         if transcript.error is None and (transcript.ended or at_finish):
-            self._booking.ended(self._time())
+            self.booking.ended(self._time())
         else:
-            self._booking.left(self._time())
+            self.booking.left(self._time())
 
     async def _broken_off(self, error: HeadstartError) -> None:
         """Book a call that failed, and close it."""
         self._over = True
         now = self._time()
         if isinstance(error, RequestError):
-            self._booking.dropped(now)
+            self.booking.dropped(now)
         else:
-            failure = classify_failure(error, self._clock())
-            if self._call.relayed:
+            failure = classify_failure(error, self.clock())
+            if self.call.relayed:
                 failure = limit_relayed_pause(failure)
-            self._booking.failed(failure, now)
+            self.booking.failed(failure, now)
             if isinstance(error, UpstreamRefused) and failure.ends_with_time:
-                error.queues = self._booking.others_are_answered(failure, now)
+                error.queues = self.booking.others_are_answered(failure, now)
         await self._close(error)
 
 
@@ -499,6 +495,7 @@ def _unknown(model: str) -> None:  # noqa: ARG001 - no model is known
     return None
 
 
+@dataclass(eq=False, repr=False)
 class Target:
     """Makes calls to ``upstream``. ``send`` waits for the first content of the answer.
 
@@ -515,46 +512,32 @@ class Target:
     the provider and its key in them.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        settings: UpstreamSettings,
-        states: UpstreamStates,
-        clock: Callable[[], float],
-        *,
-        key: str = "",
-        context_tokens: Callable[[str], int | None] = _unknown,
-        price: Callable[[str], Price | None] = _unknown,
-        tracing: Tracing | None = None,
-        ledger: ClientLedger | None = None,
-        is_free: bool = False,
-        nodes: NodeLimits | None = None,
-        address: str = "",
-    ) -> None:
-        self.name = settings.name
-        self.identity = settings.name
-        self.names = frozenset((settings.name,))
-        self.own_key = bool(key)
+    upstream: Upstream
+    settings: UpstreamSettings
+    states: UpstreamStates
+    clock: Callable[[], float]
+    _: KW_ONLY
+    key: str = ""
+    context_tokens: Callable[[str], int | None] = _unknown
+    price: Callable[[str], Price | None] = _unknown
+    tracing: Tracing | None = None
+    ledger: ClientLedger | None = None
+    is_free: bool = False
+    nodes: NodeLimits | None = None
+    address: str = ""
+    _models: dict[str, _Model] = field(default_factory=dict)
+    """The models of earlier calls, by the names that callers use."""
+    _timeouts: list[ReusableTimeout] = field(default_factory=list)
+    """Timeouts of calls that have ended. Their timers may still run."""
+
+    def __post_init__(self) -> None:
+        self.name = self.identity = self.settings.name
+        self.names = frozenset((self.name,))
+        self.own_key = bool(self.key)
         """The upstream gets its own key, and not those of the callers."""
-        self._upstream = upstream
-        self._clock = clock
-        self._settings = settings
-        self._cancels_billing = settings.cancels_billing is True
-        self._key_id = key
+        self._cancels_billing = self.settings.cancels_billing is True
         self._hashes = NameMemo(lambda sent: blake2b(sent, digest_size=16).hexdigest())
         """The hash of each key of callers."""
-        self._context_tokens = context_tokens
-        self._price = price
-        self._ledger = ledger
-        self._is_free = is_free
-        self._nodes = nodes
-        self._address = address
-        self._models: dict[str, _Model] = {}
-        """The models of earlier calls, by the names that callers use."""
-        self._states = states
-        self._tracing = tracing
-        self._timeouts: list[ReusableTimeout] = []
-        """Timeouts of calls that have ended. Their timers may still run."""
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the present estimate of this call."""
@@ -562,13 +545,13 @@ class Target:
         model = self._model(call)
         key, price = model.key, model.price
         state = self._state(call, key)
-        measures = self._states.measures
+        measures = self.states.measures
         breaker, limits = state.breaker, state.limits
         ask = CallShape(
             prompt_tokens=call.prompt_tokens,
             output_tokens=expected_tokens(call, measures),
             max_tokens=most_tokens(call),
-            warm=self._states.affinities.of(call.affinity, now) == self.name,
+            warm=self.states.affinities.of(call.affinity, now) == self.name,
         )
         availability = Availability(
             ready_in_s=max(
@@ -577,43 +560,43 @@ class Target:
             ),
             degraded=breaker.degraded(now),
             weight=breaker.weight(now),
-            context_tokens=self._context_tokens(key.model),
+            context_tokens=self.context_tokens(key.model),
             bills_cancelled=not self._cancels_billing,
             allowance=limits.allowance(now),
         )
         if call.relayed:
             # Calls for other models may have shown already that the upstream is down.
-            down_s = self._states.open_for_s(self.name, self._key_of(call), now)
+            down_s = self.states.open_for_s(self.name, self._key_of(call), now)
             availability = availability._replace(ready_in_s=max(availability.ready_in_s, down_s))
         return predict_call(self.name, key, ask, availability, measures, now, price=price)
 
     async def send(self, call: Call) -> Reply:
         """Send the call and wait for its first content. Raises HeadstartError."""
-        reservation = None if self._ledger is None else await self._reserve(call, self._ledger)
+        reservation = None if self.ledger is None else await self._reserve(call, self.ledger)
         try:
             if call.queues_until is not None:
                 booking = await self._begin_in_queue(call, call.queues_until, reservation)
-            elif self._nodes is None:
+            elif self.nodes is None:
                 booking = self._begin(call, asyncio.get_running_loop().time(), reservation)
             else:
-                booking = await self._take_and_begin(call, self._nodes, reservation)
+                booking = await self._take_and_begin(call, self.nodes, reservation)
         except UpstreamUnavailable:
             if reservation is not None:
                 reservation.release()
             raise
-        if self._tracing is not None:
-            call = self._tracing.attempt(call, self._settings, booking.key.model)
+        if self.tracing is not None:
+            call = self.tracing.attempt(call, self.settings, booking.key.model)
             booking.call = call
         dialect = None if call.request is None else DIALECTS.get(call.dialect)
         stall_s = self._stall_limit_s(booking, call)
-        opened = TargetCall(call, booking, dialect, self._timeouts, stall_s, self._clock)
-        return await opened.open(self._upstream, self._first_content_until(booking, call))
+        opened = TargetCall(call, booking, dialect, self._timeouts, stall_s, self.clock)
+        return await opened.open(self.upstream, self._first_content_until(booking, call))
 
     async def _reserve(self, call: Call, ledger: ClientLedger) -> Reservation | None:
         """Reserve the highest cost of the call. Raises RequestError."""
         model, request = self._model(call), call.request
         prompt = PROMPT_MARGIN * call.prompt_tokens
-        fits = self._context_tokens(model.key.model)
+        fits = self.context_tokens(model.key.model)
         answers = 1
         limit: int | None = None
         if call.output_tokens == 0:
@@ -624,7 +607,7 @@ class Target:
             call,
             model.key.model,
             model.price,
-            is_free=self._is_free,
+            is_free=self.is_free,
             prompt=prompt if fits is None else min(prompt, fits),
             completion=limit if limit is None else max(0, limit),
             answers=max(1, answers),
@@ -643,9 +626,9 @@ class Target:
             async with asyncio.timeout_at(until), state.queue:
                 while True:
                     try:
-                        if self._nodes is None:
+                        if self.nodes is None:
                             return self._begin(call, loop.time(), reservation)
-                        return await self._take_and_begin(call, self._nodes, reservation)
+                        return await self._take_and_begin(call, self.nodes, reservation)
                     except UpstreamUnavailable as error:
                         wait_s = error.retry_after_s or 0.0
                         if not error.limited or loop.time() + wait_s > until:
@@ -663,8 +646,8 @@ class Target:
         """Count the call in the limits of all nodes, and begin it. Raises UpstreamUnavailable."""
         loop, model = asyncio.get_running_loop(), self._model(call)
         state = self._state(call, model.key)
-        limits = nodes.share(state, self._address, model.key.model, self._key_of(call))
-        tokens = reserved_tokens(call, self._states.measures)
+        limits = nodes.share(state, self.address, model.key.model, self._key_of(call))
+        tokens = reserved_tokens(call, self.states.measures)
         waiting = None if call.queues_until is not None else state.queued
         count = await limits.try_take(tokens, waiting)
         try:
@@ -688,9 +671,9 @@ class Target:
             reserved, limit_s = 0, 0.0
             known = limits.known
             if count is not None:
-                reserved, limit_s = reserved_tokens(call, self._states.measures), count.wait_s
+                reserved, limit_s = reserved_tokens(call, self.states.measures), count.wait_s
             elif known:
-                reserved = reserved_tokens(call, self._states.measures)
+                reserved = reserved_tokens(call, self.states.measures)
                 queued = 0 if call.queues_until is not None else state.queued
                 limit_s = limits.ready_in_s(reserved, now, 1 + queued)
             permit = breaker.admit(now) if limit_s <= 0.0 else None
@@ -715,12 +698,12 @@ class Target:
             model.key,
             permit=permit,
             state=state,
-            states=self._states,
+            states=self.states,
             price=None if call.relayed else model.price,
             cancels_billing=self._cancels_billing,
-            now=now,
-            at=self._clock(),
-            reserved=reserved,
+            began=now,
+            at=self.clock(),
+            reserved_tokens=reserved,
             taken=taken,
             reservation=reservation,
         )
@@ -732,9 +715,9 @@ class Target:
         """
         if not booking.streams:
             return call.deadline
-        limit_s = self._settings.first_token_s
+        limit_s = self.settings.first_token_s
         if limit_s is None and call.has_alternative:
-            limit_s = self._states.measures.first_token_limit_s(
+            limit_s = self.states.measures.first_token_limit_s(
                 booking.key, call.prompt_tokens, booking.began
             )
         if limit_s is None:
@@ -747,8 +730,8 @@ class Target:
         if call.relayed:
             # Nobody knows how long such an answer may be silent; ``read_s`` limits it.
             return math.inf
-        if self._settings.stall_s:
-            return self._settings.stall_s
+        if self.settings.stall_s:
+            return self.settings.stall_s
         limit_s, with_tools_s = booking.stall_limits_s
         return with_tools_s if limit_s != with_tools_s and _has_tools(call) else limit_s
 
@@ -762,8 +745,8 @@ class Target:
         name = asked if call.request is None else call.request.model
         model = self._models.get(name)
         if model is None:
-            real = self._settings.models.get(name, name)
-            model = _Model(UpstreamModel(self.name, real), self._price(real))
+            real = self.settings.models.get(name, name)
+            model = _Model(UpstreamModel(self.name, real), self.price(real))
             # Callers may name any model.
             if len(self._models) >= MOST_MODELS:
                 self._models.clear()
@@ -773,11 +756,11 @@ class Target:
 
     def _state(self, call: Call, key: UpstreamModel) -> UpstreamState:
         """Return the state of the model under the key of the call."""
-        return self._states.of(key.upstream, key.model, self._key_of(call))
+        return self.states.of(key.upstream, key.model, self._key_of(call))
 
     def _key_of(self, call: Call) -> str:
-        if self._key_id:
-            return self._key_id
+        if self.key:
+            return self.key
         return self._hashes[
             credential_of(call.headers, call.query_string, include_cookies=False) or b""
         ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -281,6 +281,7 @@ class _Tried:
         return self.full <= MOST_REFUSALS
 
 
+@dataclass(eq=False, repr=False)
 class AttemptSchedule:
     """The attempts of one call: a state machine for one upstream, fallbacks, races and hedges.
 
@@ -298,41 +299,33 @@ class AttemptSchedule:
     ``contexts`` has the largest prompts that the members accept, in tokens.
     """
 
-    def __init__(
-        self,
-        order: Sequence[int],
-        rules: AttemptRules,
-        now: float,
-        *,
-        may_retry: Callable[[bool], bool],
-        may_hedge: Callable[[], bool],
-        draw: Callable[[], float],
-        deadline: float | None = None,
-        contexts: Mapping[int, int | None] | None = None,
-    ) -> None:
-        self._began = now
-        self._rules = rules
-        self._may_retry = may_retry
-        self._may_hedge = may_hedge
-        self._draw = draw
-        self._deadline = deadline
-        self._contexts = contexts or {}
+    order: InitVar[Sequence[int]]
+    rules: AttemptRules
+    began: float
+    _: KW_ONLY
+    may_retry: Callable[[bool], bool]
+    may_hedge: Callable[[], bool]
+    draw: Callable[[], float]
+    deadline: float | None = None
+    contexts: Mapping[int, int | None] = field(default_factory=dict)
+    _planned: list[tuple[float, AttemptStart]] = field(default_factory=list)
+    """The attempts that are not due yet, with their times."""
+    _running: set[int] = field(default_factory=set)
+    _retry_at: dict[int, float] = field(default_factory=dict)
+    """The members that may be asked again, with the earliest time for each."""
+    _avoided: deque[int] = field(default_factory=deque)
+    """Members that were not asked because they fail at present."""
+    _given_up: bool = False
+    _hedge_at: float | None = None
+
+    def __post_init__(self, order: Sequence[int]) -> None:
         self._next = deque(order)
-        self._planned: list[tuple[float, AttemptStart]] = []
-        """The attempts that are not due yet, with their times."""
-        self._running: set[int] = set()
         self._tried: defaultdict[int, _Tried] = defaultdict(_Tried)
-        self._retry_at: dict[int, float] = {}
-        """The members that may be asked again, with the earliest time for each."""
-        self._avoided: deque[int] = deque()
-        """Members that were not asked because they fail at present."""
-        self._given_up = False
-        for place in range(min(rules.at_once, len(order))):
+        for place in range(min(self.rules.at_once, len(order))):
             role = AttemptRole.RACE if place else AttemptRole.FIRST
-            self._plan(now, self._next.popleft(), role)
-        self._hedge_at = None
-        if rules.hedge_after_s is not None and self._next:
-            self._hedge_at = now + rules.hedge_after_s
+            self._plan(self.began, self._next.popleft(), role)
+        if self.rules.hedge_after_s is not None and self._next:
+            self._hedge_at = self.began + self.rules.hedge_after_s
 
     @property
     def side_by_side(self) -> bool:
@@ -361,7 +354,7 @@ class AttemptSchedule:
         """Return the members to ask now. They count as running."""
         if self._hedge_at is not None and now >= self._hedge_at:
             self._hedge_at = None
-            if self._next and self._running and self._may_hedge():
+            if self._next and self._running and self.may_hedge():
                 self._plan(now, self._next.popleft(), AttemptRole.HEDGE)
         due = [start for at, start in self._planned if at <= now]
         self._planned = [planned for planned in self._planned if planned[0] > now]
@@ -403,7 +396,7 @@ class AttemptSchedule:
         retries = asked and failure.retry_here and not tried.forced
         if failure.ends_with_time and tried.queues_until is not None:
             retries = False  # it has waited for this limit, which does not end soon
-        if tried.limited or (retries and tried.retries < self._rules.retries):
+        if tried.limited or (retries and tried.retries < self.rules.retries):
             wait_s = failure.retry_after_s or failure.pauses_s
             if asked and wait_s is None and self.over and self._retry(member, now, None):
                 return
@@ -413,7 +406,7 @@ class AttemptSchedule:
     def outlasts_sdk(self, now: float) -> bool:
         """Tell whether the call has queued for a rate limit for as long as an SDK would wait."""
         queues = any(each.queues_until is not None for each in self._tried.values())
-        return queues and now - self._began >= SDK_PAUSES_S
+        return queues and now - self.began >= SDK_PAUSES_S
 
     def _plan_next(self, now: float) -> None:
         if self._given_up or not self.over:
@@ -437,7 +430,7 @@ class AttemptSchedule:
         self._hedge_at = None
 
     def _is_larger(self, other: int, member: int) -> bool:
-        theirs, own = self._contexts.get(other), self._contexts.get(member)
+        theirs, own = self.contexts.get(other), self.contexts.get(member)
         return theirs is None or own is None or theirs > own
 
     def _plan_soonest_retry(self, now: float) -> None:
@@ -449,8 +442,8 @@ class AttemptSchedule:
 
     def _retry(self, member: int, now: float, wait_s: float | None) -> bool:
         tried = self._tried[member]
-        delay_s = backoff_s(tried.retries, self._draw(), wait_s)
-        left_s = None if self._deadline is None else self._deadline - now
+        delay_s = backoff_s(tried.retries, self.draw(), wait_s)
+        left_s = None if self.deadline is None else self.deadline - now
         if not fits_deadline(delay_s, left_s):
             return False
         if tried.limited:
@@ -461,7 +454,7 @@ class AttemptSchedule:
                 return False
             self._plan(now, member, role, queues_until=tried.queues_until)
             return True
-        if not (tried.retries_freely or self._may_retry(not (self._next or self._avoided))):
+        if not (tried.retries_freely or self.may_retry(not (self._next or self._avoided))):
             return False
         tried.retries += 1
         self._plan(now + delay_s, member, AttemptRole.RETRY)
