@@ -21,6 +21,7 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.errors import InvalidRequest
+from headstart.schemas import fits_strict
 from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
@@ -619,26 +620,6 @@ def fitting_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | No
 def safe_id(id: str) -> str:
     """Return a call's id without the characters that Anthropic and Bedrock refuse in it."""
     return _UNSAFE_ID.sub("_", id) or "_"
-
-
-def fits_strict(schema: Any) -> bool:
-    """Tell whether OpenAI accepts this schema in its strict mode.
-
-    It refuses a schema with an object that is open or has an optional property.
-    """
-    if isinstance(schema, list):
-        return all(map(fits_strict, schema))
-    if not isinstance(schema, dict):
-        return True
-    if schema.get("type") == "object" or "properties" in schema:
-        properties, required = schema.get("properties", {}), schema.get("required", [])
-        if schema.get("additionalProperties") is not False or not (
-            isinstance(properties, dict) and isinstance(required, list)
-        ):
-            return False
-        if any(name not in required for name in properties):
-            return False
-    return all(map(fits_strict, schema.values()))
 
 
 def strict_mode(strict: bool | None, schema: Any, losses: TranslationLosses) -> bool | None:  # noqa: FBT001

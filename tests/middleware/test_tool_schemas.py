@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from headstart.canonical_request import portable_name, portable_schema
+from headstart.canonical_request import portable_name
+from headstart.schemas import portable_schema
 from support.proxied import proxied, reply_of
 
 TEXT = {"type": "string"}

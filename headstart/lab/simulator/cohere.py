@@ -15,7 +15,7 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     wanted_schema,
 )
-from headstart.lab.simulator.generation import Alternative, CalledTool, likelihoods
+from headstart.lab.simulator.oracle import Alternative, CalledTool, likelihoods
 from headstart.lab.simulator.simulated_calls import (
     ScriptedError,
     StreamedPart,

@@ -21,7 +21,7 @@ from headstart.lab.simulator.chat_request import (
     text_message,
     wanted_schema,
 )
-from headstart.lab.simulator.generation import Alternative, likelihoods
+from headstart.lab.simulator.oracle import Alternative, likelihoods
 from headstart.lab.simulator.simulated_calls import SIGNATURE, ScriptedError, TimedPiece, Wire
 from headstart.types import Frozen, Headers
 

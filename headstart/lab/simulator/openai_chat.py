@@ -20,7 +20,7 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     decode_chat,
 )
-from headstart.lab.simulator.generation import Alternative, Likelihood, likelihoods
+from headstart.lab.simulator.oracle import Alternative, Likelihood, likelihoods
 from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
 from headstart.types import Frozen, Headers
 

@@ -24,8 +24,8 @@ from headstart.lab.simulator.chat_request import (
     offered_function,
     text_message,
 )
-from headstart.lab.simulator.generation import Alternative, likelihoods
 from headstart.lab.simulator.openai_chat import OpenAIWire, logprob_entries
+from headstart.lab.simulator.oracle import Alternative, likelihoods
 from headstart.lab.simulator.simulated_calls import TimedPiece
 from headstart.types import UNDECODABLE, Frozen
 

@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from headstart.lab.simulator.chat_request import BadRequest, ChatBody
-from headstart.lab.simulator.generation import Generation  # noqa: TC001 - msgspec reads it
+from headstart.lab.simulator.oracle import Generation  # noqa: TC001 - msgspec reads it
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
