@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from itertools import count
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+import msgspec
+
+from headstart.types import words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _DEEPEST_UNION, _LARGEST_UNION, _OPTIONS, _LONGEST_PATH = 8, 20_000, 256, 1_000
 """Limits of what is merged: levels, size, schemas of a property, characters of a reference."""
@@ -11,8 +20,15 @@ _NO_OBJECTS = ("string", "number", "integer", "boolean", "array", "null")
 _TYPES = (*_NO_OBJECTS, "object")
 _UNIONS = ("allOf", "anyOf", "oneOf")
 _MERGED = frozenset((*_UNIONS, "$ref", "properties", "required"))
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_SCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else", *_UNIONS)
+_NOT_AT_TOP = frozenset(("not", "enum"))
+_MAPS = words_of("properties patternProperties $defs definitions dependentSchemas dependencies")
+_LISTS = frozenset((*_UNIONS, "prefixItems"))
+_OPEN = words_of("additionalProperties unevaluatedProperties unevaluatedItems")
+"""Keywords whose schema may be true or false for all providers."""
+_SCHEMAS = _OPEN | words_of("items not contains if then else propertyNames")
+_ANY_VALUE = words_of("default const example")
+_NO_PATTERN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")
+"""Looks around or back, which OpenAI refuses in a pattern."""
 
 
 def portable_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -24,12 +40,22 @@ def portable_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """
     if schema is None:
         return None
-    top = _mended(schema)
+    top = mended = _mended(schema)
     if "$ref" in top or not top.keys().isdisjoint(_UNIONS):
         top = _Union(top).merged()
+    top = {name: value for name, value in top.items() if name not in _NOT_AT_TOP}
     if top.get("type") != "object":
         top = {**top, "type": "object"}
-    return top if isinstance(top.get("properties"), dict) else {**top, "properties": {}}
+    top = top if isinstance(top.get("properties"), dict) else {**top, "properties": {}}
+    return _with_targets(top, mended)
+
+
+def portable_answer(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the schema of an answer, which may be any value, in a form of draft 2020-12."""
+    if schema is None:
+        return None
+    mended = _mended(schema)
+    return _with_targets(mended, mended)
 
 
 class _Union:
@@ -42,14 +68,16 @@ class _Union:
         self._root = root
         self._left = _LARGEST_UNION
         self._keywords: dict[str, Any] = {}
-        self._properties: dict[str, list[Any]] = {}
+        self._properties: dict[str, dict[bytes, Any]] = {}
+        self._encoded: dict[int, bytes] = {}
 
     def merged(self) -> dict[str, Any]:
         """Return the object. A property that differs between members takes the values of each."""
         needed = self._collect(self._root, (), is_option=False)
         properties = {
             name: each[0] if len(each) == 1 else {"anyOf": each} if len(each) <= _OPTIONS else {}
-            for name, each in self._properties.items()
+            for name, known in self._properties.items()
+            for each in (list(known.values()),)
         }
         required = [name for name in properties if name in needed]
         return {**self._keywords, "properties": properties, "required": required}
@@ -65,9 +93,9 @@ class _Union:
         self._left -= (1 + len(schema) + sum(sizes)) * bool(outer)
         properties = _dict(schema.get("properties"))
         for name, value in properties.items():
-            known = self._properties.setdefault(name, [])
+            known = self._properties.setdefault(name, {})
             if len(known) <= _OPTIONS and not any(name in each for each in outer):
-                known += [value] * (value not in known)
+                known.setdefault(self._text(value), value)
         for name, value in () if is_option else schema.items():
             if name not in _MERGED:
                 self._keywords.setdefault(name, value)
@@ -88,45 +116,161 @@ class _Union:
                 needed |= (set.union if name == "allOf" else set.intersection)(*found)
         return needed
 
+    def _text(self, value: Any) -> bytes:
+        """Return the text of a schema, which tells it from others. In Python, 1 is True."""
+        if id(value) not in self._encoded:
+            self._encoded[id(value)] = msgspec.json.encode(value)
+        return self._encoded[id(value)]
 
-def _referred(reference: Any, root: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the schema that a reference within ``root`` names, if there is one."""
+
+def _referred(reference: Any, root: dict[str, Any], *, tuples: bool = True) -> list[dict[str, Any]]:
+    """Return the schema that a reference within ``root`` names, if there is one.
+
+    With ``tuples`` it may name a place of a tuple, which is a member of a union now.
+    """
     if not isinstance(reference, str) or reference[:2] != "#/" or len(reference) > _LONGEST_PATH:
         return []
     found: Any = root
     for name in unquote(reference[2:]).split("/"):
-        found = _dict(found).get(name.replace("~1", "/").replace("~0", "~"))
+        if tuples and isinstance(found, dict) and name.isdecimal() and name not in found:
+            found = found.get("anyOf")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = _dict(found).get(name.replace("~1", "/").replace("~0", "~"))
     return _listed([found], dict)
 
 
-def _mended(schema: Any) -> Any:
-    """Return a schema without forms of older drafts, which Anthropic refuses."""
-    if isinstance(schema, list):
-        return [_mended(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    mended = {
-        name: {key: _mended(each) for key, each in value.items()}
-        if name in _MAPS and isinstance(value, dict)
-        else _mended(value)
-        if name in _SCHEMAS
-        else value
-        for name, value in schema.items()
-    }
-    kind = mended.get("type")
-    if isinstance(kind, str) and kind.lower() in _TYPES:
-        kind = mended["type"] = kind.lower()
-    if isinstance(mended.get("items"), list):
-        mended["items"] = {"anyOf": mended["items"]} if mended["items"] else {}
-    elif kind == "array" or (isinstance(kind, list) and "array" in kind):
-        mended.setdefault("items", {})
+def _with_targets(top: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose references within it all lead to a schema. Changes ``top``.
+
+    Servers write references to members of a union that is merged now, and such to nothing.
+    Providers refuse the request then. ``root`` is the schema before the merge.
+    """
+    targets: dict[str, str | None] = {}
+    left = _LARGEST_UNION
+    waiting = [top]
+    while waiting:
+        schema = waiting.pop()
+        waiting += inner_schemas(schema)
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or reference[:2] != "#/":
+            continue
+        if reference not in targets:
+            targets[reference] = reference
+            if not _referred(reference, top, tuples=False):
+                found = _referred(reference, root) if left > 0 else []
+                left -= sum(len(msgspec.json.encode(each)) for each in found)
+                targets[reference] = None
+                if found and left >= 0:
+                    names = top.setdefault("$defs", {})
+                    name = next(n for n in map("part_{}".format, count()) if n not in names)
+                    names[name] = found[0]
+                    targets[reference] = f"#/$defs/{name}"
+                    waiting += found
+        target = targets[reference]
+        if target is None:
+            del schema["$ref"]
+        else:
+            schema["$ref"] = target
+    return top
+
+
+def inner_schemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the schemas directly in a schema."""
+    for name, value in schema.items():
+        inner: Iterable[Any] = ()
+        if name in _MAPS:
+            inner = _dict(value).values()
+        elif name in _LISTS:
+            inner = value if isinstance(value, list) else ()
+        elif name in _SCHEMAS:
+            inner = (value,)
+        for each in inner:
+            if isinstance(each, dict):
+                yield each
+
+
+def _mended(schema: Any) -> dict[str, Any]:
+    """Return a new schema of draft 2020-12. What is no schema takes any value.
+
+    Anthropic refuses forms of older drafts, OpenAI and Gemini some that are valid.
+    """
+    if schema is False:
+        return {"not": {}}
+    mended: dict[str, Any] = {}
+    for name, value in _dict(schema).items():
+        if name in _MAPS:
+            if isinstance(value, dict):
+                mended[name] = {
+                    key: each if isinstance(each, list) else _mended(each)
+                    for key, each in value.items()
+                }
+        elif name in _LISTS:
+            if isinstance(value, list) and value:
+                mended[name] = [_mended(each) for each in value]
+        elif name in _SCHEMAS:
+            if isinstance(value, dict | bool):
+                is_open = isinstance(value, bool) and name in _OPEN
+                mended[name] = value if is_open else _mended(value)
+            elif isinstance(value, list) and name == "items":
+                mended[name] = {"anyOf": [_mended(each) for each in value]} if value else {}
+        elif value is not None or name in _ANY_VALUE:
+            mended[name] = value
+    _mend_values(mended)
+    return _with_plain_unions(mended)
+
+
+def _mend_values(mended: dict[str, Any]) -> None:
+    """Mend the keywords of a schema that are no schemas, in place."""
+    _mend_type(mended)
     for bound, beyond in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(excludes := mended.get(beyond), bool):
             del mended[beyond]
             if excludes and bound in mended:
                 mended[beyond] = mended.pop(bound)
-    if "required" in mended and not isinstance(mended["required"], list):
-        del mended["required"]
+    if "required" in mended:
+        if isinstance(mended["required"], list):
+            mended["required"] = list(dict.fromkeys(_listed(mended["required"], str)))
+        else:
+            del mended["required"]
+    if "enum" in mended:
+        values = mended["enum"] if isinstance(mended["enum"], list) else ()
+        mended["enum"] = list({msgspec.json.encode(each): each for each in values}.values())
+        if not mended["enum"]:
+            del mended["enum"]
+    pattern = mended.get("pattern", "")
+    if not isinstance(pattern, str) or _NO_PATTERN.search(pattern):
+        del mended["pattern"]
+
+
+def _mend_type(mended: dict[str, Any]) -> None:
+    """Leave out types that JSON does not have, in place, and give each array ``items``."""
+    told = mended.get("type")
+    named = told if isinstance(told, list) else [told]
+    kinds = dict.fromkeys(each.lower() for each in named if isinstance(each, str))
+    known = [kind for kind in kinds if kind in _TYPES]
+    if known:
+        mended["type"] = known if isinstance(told, list) else known[0]
+    else:
+        mended.pop("type", None)
+    if "array" in known:
+        mended.setdefault("items", {})
+
+
+def _with_plain_unions(mended: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with ``anyOf`` for other unions where it means the same or more.
+
+    Gemini refuses a reference with something beside it, and reads no ``allOf``. OpenAI's strict
+    mode refuses all three.
+    """
+    if "anyOf" in mended:
+        return mended
+    if "$ref" in mended and any(name[:1] != "$" and name != "definitions" for name in mended):
+        return {"anyOf": [{"$ref": mended.pop("$ref")}], **mended}
+    union = "oneOf" if "oneOf" in mended else "allOf"
+    if union == "oneOf" or len(mended.get("allOf", ())) == 1:
+        return {"anyOf" if name == union else name: value for name, value in mended.items()}
     return mended
 
 
