@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from headstart.schemas import portable_schema
+from headstart.schemas import portable_answer, portable_schema
 from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def portable_name(name: str) -> str:
 
 
 def portable_request(asked: CanonicalRequest, quirks: Quirks) -> CanonicalRequest:
-    """Return a request with names and schemas of functions that all providers take.
+    """Return a request with names of functions, and schemas, that all providers take.
 
     System messages stand where the provider takes them.
     """
@@ -246,7 +246,12 @@ def portable_request(asked: CanonicalRequest, quirks: Quirks) -> CanonicalReques
     if choice is not None and choice.names:
         names = tuple(map(portable_name, choice.names))
         choice = msgspec.structs.replace(choice, names=names)
-    return msgspec.structs.replace(asked, messages=messages, tools=tools, tool_choice=choice)
+    wanted = asked.response_format
+    if wanted is not None:
+        wanted = msgspec.structs.replace(wanted, schema=portable_answer(wanted.schema))
+    return msgspec.structs.replace(
+        asked, messages=messages, tools=tools, tool_choice=choice, response_format=wanted
+    )
 
 
 def _with_portable_names(message: Message) -> Message:

@@ -12,7 +12,7 @@ import msgspec
 from headstart.types import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _DEEPEST_UNION, _LARGEST_UNION, _OPTIONS, _LONGEST_PATH = 8, 20_000, 256, 1_000
 """Limits of what is merged: levels, size, schemas of a property, characters of a reference."""
@@ -282,15 +282,37 @@ def _listed(value: Any, kind: type) -> list[Any]:
     return [each for each in value if isinstance(each, kind)] if isinstance(value, list) else []
 
 
-def fits_strict(schema: Any) -> bool:
+# --- forms of one API -----------------------------------------------------------------------------
+
+_NOT_STRICT = words_of(
+    "allOf oneOf not if then else dependentRequired dependentSchemas dependencies default"
+    " patternProperties unevaluatedProperties propertyNames minProperties maxProperties"
+    " unevaluatedItems contains minContains maxContains uniqueItems prefixItems"
+)
+_STRICT_FORMATS = words_of("date-time time date duration email hostname ipv4 ipv6 uuid")
+_CLOSED = words_of(
+    "type properties required items anyOf allOf enum const title description default format"
+    " minItems additionalProperties definitions $defs $ref"
+)
+_CLOSED_FORMATS = _STRICT_FORMATS | {"uri"}
+
+
+def fits_strict(schema: dict[str, Any]) -> bool:
     """Tell whether OpenAI accepts this schema in its strict mode.
 
-    It refuses a schema with an object that is open or has an optional property.
+    It refuses a schema with an object that is open or has an optional property, a schema without a
+    type, and many keywords.
     """
-    if isinstance(schema, list):
-        return all(map(fits_strict, schema))
-    if not isinstance(schema, dict):
-        return True
+    return schema.get("type") == "object" and "anyOf" not in schema and _fits_strict(schema)
+
+
+def _fits_strict(schema: dict[str, Any]) -> bool:
+    if not _NOT_STRICT.isdisjoint(schema) or schema.keys().isdisjoint(("type", "$ref", "anyOf")):
+        return False
+    if "format" in schema and schema["format"] not in _STRICT_FORMATS:
+        return False
+    if "$ref" in schema and any(name[:1] != "$" for name in schema):
+        return False
     if schema.get("type") == "object" or "properties" in schema:
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if schema.get("additionalProperties") is not False or not (
@@ -299,4 +321,67 @@ def fits_strict(schema: Any) -> bool:
             return False
         if any(name not in required for name in properties):
             return False
-    return all(map(fits_strict, schema.values()))
+    return all(map(_fits_strict, inner_schemas(schema)))
+
+
+def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema in the form that Anthropic and Bedrock follow strictly.
+
+    They take closed objects alone, and few keywords. The description tells the others, as those of
+    Anthropic's libraries do.
+    """
+    inner = _with_inner(schema, closed_schema)
+    kind = inner.get("type")
+    told = {
+        name: value
+        for name, value in inner.items()
+        if name not in _CLOSED
+        or (name == "format" and value not in _CLOSED_FORMATS)
+        or (name == "minItems" and value not in (0, 1))
+        or (name == "additionalProperties" and isinstance(value, dict))
+    }
+    closed = {name: value for name, value in inner.items() if name not in told}
+    if kind == "object" or "properties" in closed or (isinstance(kind, list) and "object" in kind):
+        closed["additionalProperties"] = False
+    if told := {name: value for name, value in told.items() if name[:1] != "$"}:
+        about = msgspec.json.encode(told).decode()
+        said = closed.get("description")
+        closed["description"] = f"{said}\n\n{about}" if said else about
+    return closed
+
+
+def schema_for_gemini(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that Gemini reads as others do.
+
+    It takes no notice of ``const``, nor of values without a type. It takes values that are texts
+    or numbers, no empty text, and no required property that has no schema.
+    """
+    inner = _with_inner(schema, schema_for_gemini)
+    if "const" in inner:
+        inner.setdefault("enum", [inner.pop("const")])
+    values = [value for value in inner.pop("enum", ()) if value is not None]
+    if values and all(value and type(value) is str for value in values):
+        inner = {"type": "string", **inner, "enum": values}
+    elif values and all(type(value) in (int, float) for value in values):
+        inner = {"type": "number", **inner, "enum": values}
+    if "required" in inner:
+        properties = _dict(inner.get("properties"))
+        inner["required"] = [name for name in inner["required"] if name in properties]
+    return inner
+
+
+def _with_inner(
+    schema: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a copy of a schema with changed schemas in it."""
+    changed = dict(schema)
+    for name, value in schema.items():
+        if name in _SCHEMAS and isinstance(value, dict):
+            changed[name] = change(value)
+        elif name in _MAPS and isinstance(value, dict):
+            changed[name] = {
+                key: change(each) if isinstance(each, dict) else each for key, each in value.items()
+            }
+        elif name in _LISTS and isinstance(value, list):
+            changed[name] = [change(each) if isinstance(each, dict) else each for each in value]
+    return changed

@@ -32,6 +32,7 @@ from headstart.dialects.requests import (
     TranslationLosses,
     budget_of,
     call_input,
+    closed_answer,
     decode_object,
     described_schema,
     effort_of,
@@ -39,6 +40,7 @@ from headstart.dialects.requests import (
     filled,
     fitting_budget,
     forces_tool,
+    is_closed,
     last_user_text,
     marked_origin,
     plain_text,
@@ -48,6 +50,7 @@ from headstart.dialects.requests import (
     read_model,
     repeats_keys,
     safe_id,
+    strict_mode,
     top_level_extra,
     write_edited,
 )
@@ -575,7 +578,7 @@ def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str
         "name": tool.name,
         "description": tool.description,
         "input_schema": schema if "type" in schema else {"type": "object", **schema},
-        "strict": tool.strict,
+        "strict": strict_mode(tool.strict, tool.parameters, losses, is_closed),
     }
     return {**filled(written), **losses.carried(tool.extra)}
 
@@ -590,7 +593,8 @@ def _output(
     if wanted is not None and wanted.kind == "json":
         raise losses.refusal("response_format of type json_object (name a json_schema)")
     if wanted is not None and wanted.kind == "schema":
-        output["format"] = {"type": "json_schema", "schema": described_schema(wanted) or {}}
+        schema = closed_answer(described_schema(wanted), losses) or {}
+        output["format"] = {"type": "json_schema", "schema": schema}
     return output or None
 
 

@@ -21,7 +21,7 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.errors import InvalidRequest
-from headstart.schemas import fits_strict
+from headstart.schemas import closed_schema, fits_strict
 from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
@@ -537,6 +537,18 @@ def encode_text(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+def closed_answer(
+    schema: dict[str, Any] | None, losses: TranslationLosses
+) -> dict[str, Any] | None:
+    """Return the schema of an answer in the form that Anthropic and Bedrock take."""
+    return schema if schema is None or losses.own else closed_schema(schema)
+
+
+def is_closed(schema: dict[str, Any]) -> bool:
+    """Tell whether Anthropic and Bedrock follow this schema strictly."""
+    return closed_schema(schema) == schema
+
+
 def described_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
     """Return a format's schema, with the format's description if there is one."""
     if wanted.schema is None or wanted.description is None:
@@ -622,9 +634,14 @@ def safe_id(id: str) -> str:
     return _UNSAFE_ID.sub("_", id) or "_"
 
 
-def strict_mode(strict: bool | None, schema: Any, losses: TranslationLosses) -> bool | None:  # noqa: FBT001
-    """Return whether a schema is to be followed strictly. OpenAI cannot do that for all schemas."""
-    if not strict or losses.own or fits_strict(schema):
+def strict_mode(
+    strict: bool | None,  # noqa: FBT001
+    schema: dict[str, Any] | None,
+    losses: TranslationLosses,
+    fits: Callable[[dict[str, Any]], bool] = fits_strict,
+) -> bool | None:
+    """Return whether a schema is to be followed strictly. No provider does that for all schemas."""
+    if not strict or losses.own or fits(schema or {}):
         return strict
     losses.drop("strict")
     return None
