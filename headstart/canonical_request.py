@@ -284,21 +284,37 @@ def with_reminders(messages: Sequence[Message]) -> tuple[Message, ...]:
 
     Later ones become messages of the user, in the form in which Claude Code sends them to models
     that take no others. So the beginning of a conversation stays the same, and the provider's
-    prompt cache finds it.
+    prompt cache finds it. The user comes before the model: most providers refuse other beginnings.
     """
-    began, found = False, []
+    began, asked, found = False, False, []
     for message in messages:
         began = began or message.role in ("assistant", "tool")
         told = message.role in ("system", "developer")
-        if told and not any(not isinstance(part, TextPart) or part.text for part in message.parts):
-            continue  # it says nothing
+        says = _says_something(message)
+        if not says and (told or (message.role == "assistant" and not asked)):
+            continue
+        if says and not asked and message.role == "assistant":
+            found.append(_NO_MESSAGE)
+        asked = asked or (says and not (told and not began))
         found.append(_reminder(message) if told and began else message)
-    return tuple(found)
+    return tuple(found) if any(map(_says_something, found)) else (*found, _NO_MESSAGE)
+
+
+def _says_something(message: Message) -> bool:
+    """Tell whether more than blank texts and reasoning is left of a message in another dialect."""
+    texts = (TextPart, ReasoningPart)
+    return any(
+        not isinstance(part, texts) or (isinstance(part, TextPart) and part.text.strip())
+        for part in message.parts
+    )
 
 
 def _reminder(message: Message) -> Message:
     begin, end = TextPart(text="<system-reminder>"), TextPart(text="</system-reminder>")
     return Message(role="user", parts=(begin, *message.parts, end), extra=message.extra)
+
+
+_NO_MESSAGE = Message(role="user", parts=(TextPart(text="(no message)"),))
 
 
 class WrittenRequest(Frozen):
@@ -316,15 +332,24 @@ class WrittenRequest(Frozen):
 
 _LONGEST_ID = 40
 """Most characters of a call's id that all providers take. OpenAI's Chat Completions takes least."""
-_NO_RESULT = "(no result)"
+NO_RESULT = "(no result)"
 _LATE_RESULT = "The result of an earlier tool call:"
+
+
+_UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def safe_id(id: str) -> str:
+    """Return a call's id without the characters that Anthropic and Bedrock refuse in it."""
+    return _UNSAFE_ID.sub("_", id) or "_"
 
 
 def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages with each tool result under the id and the name of its call.
 
     A call without an id, with a long one or with that of an earlier call gets another one: some
-    servers give all calls the same id, and most providers refuse such a history. They also refuse
+    servers give all calls the same id, and most providers refuse such a history (``safe_id`` must
+    not make two ids equal). They also refuse
     calls and results that are not in pairs: ``_pair`` mends them.
     """
     names, turn, named = _CallNames(), 0, []
@@ -351,10 +376,10 @@ class _CallNames:
             if len(id) > _LONGEST_ID:
                 id = f"call_{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
             call = msgspec.structs.replace(part, id=id)
-            while not call.id or call.id in self._taken:
+            while not call.id or safe_id(call.id) in self._taken:
                 self._renamed += 1
                 call = msgspec.structs.replace(part, id=f"call_{self._renamed}_{id}"[:_LONGEST_ID])
-            self._taken.add(call.id)
+            self._taken.add(safe_id(call.id))
             if part.id not in self._calls or self._calls[part.id][0] != turn:
                 self._calls[part.id] = turn, deque()
             self._calls[part.id][1].append(call)
@@ -399,7 +424,8 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
 
     Clients stop while a tool runs, cut the beginning of a conversation off, repeat results when
     they resume a session, and put notes between. One API takes that, another refuses this and each
-    later request. A result without a call becomes the user's text; second results are left out.
+    later request. A result without a call becomes the user's text, and so does a second result
+    that is not the same; the same is left out.
     """
     results: dict[str, ResultPart] = {}
     for result in (result for message in messages for result in _results(message)):
@@ -411,10 +437,10 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
         if message.role != "tool":
             yield message
         for part in _results(message):
-            if part.id not in ids:
+            if part.id not in ids or part.content != results[part.id].content:
                 yield Message(role="user", parts=(TextPart(text=_LATE_RESULT), *part.content))
         if calls and (message is not turns[-1] or any(call.id in results for call in calls)):
-            none = (TextPart(text=_NO_RESULT),)
+            none = (TextPart(text=NO_RESULT),)
             found = (
                 results.get(call.id) or ResultPart(id=call.id, name=call.name, content=none)
                 for call in calls

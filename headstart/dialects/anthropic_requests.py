@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from headstart.canonical_request import (
+    NO_RESULT,
     CallPart,
     CanonicalRequest,
     ForeignPart,
@@ -24,6 +25,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
     name_results,
+    safe_id,
 )
 from headstart.dialects.request_form import without_attribution
 from headstart.dialects.requests import (
@@ -49,8 +51,8 @@ from headstart.dialects.requests import (
     read_message_list,
     read_model,
     repeats_keys,
-    safe_id,
     strict_mode,
+    strip_end,
     top_level_extra,
     write_edited,
 )
@@ -329,6 +331,8 @@ def write_messages(
             turns.append((role, blocks, dict(extra)))
     if not turns and not losses.own:
         turns, system = [("user", system, {})], []
+    if not losses.own and turns[-1][0] == "assistant":
+        strip_end(turns[-1][1])
     return _write_content(system), [
         {"role": role, "content": _write_content(_results_first(blocks)), **extra}
         for role, blocks, extra in turns
@@ -389,6 +393,8 @@ def _write_block(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]
 
 def _result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
     content = _write_content(_blocks(part.content, losses))
+    if part.is_error and not content and not losses.own:
+        content = NO_RESULT  # the API refuses an error that says nothing
     return {
         "type": "tool_result",
         "tool_use_id": safe_id(part.id),

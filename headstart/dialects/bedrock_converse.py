@@ -26,6 +26,7 @@ from headstart.canonical_request import (
     TextPart,
     Tool,
     WrittenRequest,
+    safe_id,
 )
 from headstart.dialects.dialect import (
     ENDED,
@@ -49,8 +50,8 @@ from headstart.dialects.requests import (
     filled,
     fitting_budget,
     is_closed,
-    safe_id,
     strict_mode,
+    strip_end,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest, UpstreamProtocolError
@@ -583,6 +584,8 @@ def _messages(asked: CanonicalRequest, losses: TranslationLosses) -> tuple[_Bloc
             turns.append((role, blocks))
     if not turns:
         turns, system = [("user", system)], []
+    if turns[-1][0] == "assistant":
+        strip_end(turns[-1][1])
     return system, [{"role": role, "content": blocks} for role, blocks in turns]
 
 

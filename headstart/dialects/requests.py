@@ -404,7 +404,6 @@ _NEEDED = frozenset(
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _LONGEST_USER = 64
-_UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 LEAST_BUDGET = 1024
 """The least tokens for Claude's thinking."""
@@ -629,9 +628,13 @@ def fitting_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | No
     return hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def safe_id(id: str) -> str:
-    """Return a call's id without the characters that Anthropic and Bedrock refuse in it."""
-    return _UNSAFE_ID.sub("_", id) or "_"
+def strip_end(blocks: list[dict[str, Any]]) -> None:
+    """Strip the end of a text that the model should continue, in place.
+
+    Anthropic and Bedrock refuse a space there.
+    """
+    if blocks and "text" in blocks[-1]:
+        blocks[-1] = {**blocks[-1], "text": blocks[-1]["text"].rstrip()}
 
 
 def strict_mode(
