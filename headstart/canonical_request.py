@@ -471,6 +471,7 @@ _TUNING = {
         "reasoning": "reasoning|reasoning_effort|effort|thinking",
         "thinking": "thinking",
         "output_config": "output_config|effort",
+        "generationConfig.thinkingConfig": "thinking|thinking_(?:config|budget|level)",
         "verbosity": "verbosity",
         "temperature": "temperature",
         "top_p": "top_p",
@@ -479,22 +480,40 @@ _TUNING = {
         "presence_penalty": "presence_penalty",
         "seed": "seed",
         "parallel_tool_calls": "parallel_tool_calls",
+        "inferenceConfig.temperature": "temperature",
+        "inferenceConfig.topP": "top_p",
+        "generationConfig.temperature": "temperature",
+        "generationConfig.topP": "top_p",
+        "generationConfig.topK": "top_k",
+        "generationConfig.frequencyPenalty": "frequency_penalty",
+        "generationConfig.presencePenalty": "presence_penalty",
+        "generationConfig.seed": "seed",
     }.items()
 }
 """The fields of requests that only tune the answer, each with its names in errors."""
+_THINKING = tuple(_TUNING)[:5]
+"""Fields on which depends whether a model takes others. They come first in ``_TUNING``."""
+_OBJECTS = ("inferenceConfig", "generationConfig")
+"""Where Bedrock and Gemini have such fields."""
 _LESS = {b'"xhigh"': b'"high"', b'"max"': b'"high"'}
 """The effort to ask for in place of one that was refused."""
 _PLACE = re.compile(r"""['"](?:messages|input|tools)['"], ?[^\])]*""")
 """A place within the prompt, as servers in Python name it: ["body", "messages", 0, "seed"]."""
 _REFUSES = re.compile(
     r"\b(?:not? (?:\w+ )?support\w*|unsupported|unknown|unrecogni[sz]ed|not permitted|deprecated"
-    r"|input should be)\b",
+    r"|input should be|only \S{1,9} is allowed|may only be set|cannot both be)\b",
     re.IGNORECASE,
 )
-_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_LIMITS = (
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_tokens",
+    "inferenceConfig.maxTokens",
+    "generationConfig.maxOutputTokens",
+)
 _TOO_LARGE = re.compile(
-    r"(?s)(?=.*(?:max_(?:\w{1,20}_)?tokens|(?:in|for) the completion))"
-    r"(?=.*(?:too large|at most|less than or equal|<=|maximum|exceed|valid range"
+    r"(?s)(?=.*(?:max_?(?:\w{1,20}_)?(?:output)?tokens|maximum tokens|(?:in|for) the completion))"
+    r"(?=.*(?:too large|at most|less than|greater than|up to|<=|maximum|exceed|range"
     r"|invalid max_tokens))",
     re.IGNORECASE,
 )
@@ -502,7 +521,8 @@ _OF_CONTEXT = re.compile(r"context|tokens`? \+", re.IGNORECASE)
 """The limit and the prompt exceed the context, so the largest limit depends on the prompt. Without
 a limit, such servers answer with what is left of the context."""
 _LARGEST = re.compile(
-    r"(?:at most|less than or equal to|limit of|maximum (?:\w+ ){0,4}(?:is|of)|\[\d+,|>)"
+    r"(?:at most|less than or equal to|greater than|up to|limit of|maximum (?:\w+ ){0,4}(?:is|of)"
+    r"|\[\d+,|>)"
     r" *[`'\"]?(\d{1,3}(?:,\d{3}){1,3}\b|\d{1,10})",
     re.IGNORECASE,
 )
@@ -518,6 +538,8 @@ _ANY_REASONING = msgspec.Raw(b'" "')
 REFUSALS = (400, 422)
 """The statuses with which providers refuse a value."""
 _MOST_REFUSED = 1_000
+_ODD_SEED = 10
+"""Digits of a seed that may be out of a provider's range."""
 _READ_OF_AN_ERROR = 10_000
 
 
@@ -579,7 +601,7 @@ class RefusedValues:
         self, model: str, body: bytes, error: bytes
     ) -> tuple[RefusedValue, tuple[bytes | None, int]] | None:
         """Return the value that an error names, and what to send in place of it."""
-        document, told = _members(body), _members(error)
+        document, told = _opened(body), _members(error)
         if document is None:
             return None
         inner = _members(told.get("error", b"")) if told is not None else None
@@ -589,49 +611,56 @@ class RefusedValues:
             return (model, _REASONING, b""), (None, 0)
         if _TOO_LARGE.match(text):
             depends = _OF_CONTEXT.search(text) is not None
+            told_before = {instead for instead, _ in self._instead.values()}
             for name, asked in self._limits(document):
-                least = None if depends else _largest(text, asked)
+                no_number = depends or asked in told_before  # or each number is refused in turn
+                least = None if no_number else _largest(text, asked)
                 if asked.isdigit() and not (self._needs_limit and least is None):
                     return (model, name, asked), (least, len(body) if depends else 0)
         if param is None and _REFUSES.search(text) is None:
             return None
-        for name, value in self._tuning(document):
-            if _TUNING[name].search(text) if param is None else param.split(".")[0] == name:
-                return (model, name, value), (_lesser(value), 0)
-        return None
+        places = []
+        for name in self._tuning(document):
+            if param is not None:
+                places += [(0, name)] * (param.split(".")[0] == name)
+            elif found := _TUNING[name].search(text):
+                places.append((found.start(), name))
+        if not places:
+            return None
+        _, name = min(places, key=lambda place: place[0])  # it may be refused because of others
+        return (model, name, _value_key(name, document)), (_lesser(document[name]), 0)
 
     def without(self, model: str, body: bytes) -> tuple[bytes, tuple[str, ...]]:
         """Return a request without refused values, and the names of its fields that changed."""
-        document = _members(body) if self._instead else None
+        document = _opened(body) if self._instead else None
         if document is None:
             return body, ()
         changed = []
-        for name, sent in (*self._tuning(document), *self._limits(document)):
-            value: bytes | None = sent
-            while value is not None and (found := self._instead.get((model, name, value))):
+        for name in (*self._tuning(document), *(name for name, _ in self._limits(document))):
+            sent = bytes(document[name])
+            while found := self._instead.get((model, name, _value_key(name, document))):
                 if len(body) < found[1]:
                     break
-                value = found[0]
-            if value is None:
-                del document[name]
-            elif value != sent:
-                document[name] = msgspec.Raw(value)
-            changed += [name] * (value != sent)
+                if found[0] is None:
+                    del document[name]
+                    break
+                document[name] = msgspec.Raw(found[0])
+            if bytes(document.get(name, b"")) != sent:
+                changed.append(name)
         if (model, _REASONING, b"") in self._instead and _add_reasoning(document):
             changed.append(_REASONING)
-        return (msgspec.json.encode(document), tuple(changed)) if changed else (body, ())
+        return (_closed(document), tuple(changed)) if changed else (body, ())
 
-    def _tuning(self, document: dict[str, msgspec.Raw]) -> list[tuple[str, bytes]]:
-        """Return the tuning fields of a request, with their values.
+    def _tuning(self, document: dict[str, msgspec.Raw]) -> list[str]:
+        """Return the tuning fields of a request.
 
-        A model that refuses a seed refuses all seeds, so each counts as the same value. Beside the
-        effort, Anthropic's ``output_config`` may have the form of the answer.
+        Beside the effort, Anthropic's ``output_config`` may have the form of the answer.
         """
         return [
-            (name, b"" if name == "seed" else bytes(document[name]))
+            name
             for name in _TUNING
             if name in document
-            and name not in self._kept
+            and name.split(".")[0] not in self._kept
             and (name != "output_config" or (_members(document[name]) or {}).keys() == {"effort"})
         ]
 
@@ -639,8 +668,50 @@ class RefusedValues:
         return [
             (name, bytes(document[name]))
             for name in _LIMITS
-            if name in document and name not in self._kept
+            if name in document and name.split(".")[0] not in self._kept
         ]
+
+
+def _value_key(name: str, document: dict[str, msgspec.Raw]) -> bytes:
+    """Return what tells a value from others: its text, and how much the model should think.
+
+    Models that take a temperature without thinking may refuse it with thinking. A model that
+    refuses a usual seed refuses all of them, so each counts as the same value; others may be out of
+    its range.
+    """
+    value = bytes(document[name])
+    if name in _LIMITS or name in _THINKING:
+        return value
+    if name.endswith("seed") and value.isdigit() and len(value) < _ODD_SEED:
+        value = b""
+    thinking = {each: document[each] for each in _THINKING if each in document}
+    if "output_config" in thinking:  # the form of the answer may stand beside the effort
+        effort = (_members(thinking["output_config"]) or {}).get("effort", msgspec.Raw(b"null"))
+        thinking["output_config"] = effort
+    return value + msgspec.json.encode(thinking)
+
+
+def _opened(body: bytes) -> dict[str, msgspec.Raw] | None:
+    """Return the fields of a request, also those within ``_OBJECTS``, under joined names."""
+    document = _members(body)
+    if document is None:
+        return None
+    for place in _OBJECTS:
+        inner = _members(document.pop(place, b"")) or {}
+        document.update((f"{place}.{name}", value) for name, value in inner.items())
+    return document
+
+
+def _closed(document: dict[str, msgspec.Raw]) -> bytes:
+    """Return the request whose fields ``_opened`` returned."""
+    closed: dict[str, Any] = {}
+    for name, value in document.items():
+        place, _, inner = name.partition(".")
+        if place in _OBJECTS and inner:
+            closed.setdefault(place, {})[inner] = value
+        else:
+            closed[name] = value
+    return msgspec.json.encode(closed)
 
 
 def _add_reasoning(document: dict[str, msgspec.Raw]) -> bool:
@@ -673,8 +744,9 @@ def _largest(text: str, asked: bytes) -> bytes | None:
     return b"%d" % largest if 0 < largest < int(asked) else None
 
 
-def _lesser(value: bytes) -> bytes | None:
+def _lesser(raw: msgspec.Raw) -> bytes | None:
     """Return the value to send in place of a refused one, or None."""
+    value = bytes(raw)
     members = _members(value) or {}
     effort = _LESS.get(bytes(members.get("effort", b"")))
     if effort is None:
