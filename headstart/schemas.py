@@ -18,6 +18,7 @@ _DEEPEST_UNION, _LARGEST_UNION, _OPTIONS, _LONGEST_PATH = 8, 20_000, 256, 1_000
 """Limits of what is merged: levels, size, schemas of a property, characters of a reference."""
 _NO_OBJECTS = ("string", "number", "integer", "boolean", "array", "null")
 _TYPES = (*_NO_OBJECTS, "object")
+_NO_ARRAYS = frozenset(_TYPES) - {"array"}
 _UNIONS = ("allOf", "anyOf", "oneOf")
 _MERGED = frozenset((*_UNIONS, "$ref", "properties", "required"))
 _NOT_AT_TOP = frozenset(("not", "enum"))
@@ -26,6 +27,8 @@ _LISTS = frozenset((*_UNIONS, "prefixItems"))
 _OPEN = words_of("additionalProperties unevaluatedProperties unevaluatedItems")
 """Keywords whose schema may be true or false for all providers."""
 _SCHEMAS = _OPEN | words_of("items not contains if then else propertyNames")
+_PLAIN = _OPEN | words_of("type properties description default title items minLength maxLength")
+"""Keywords of most schemas, which need no mending beside the type."""
 _ANY_VALUE = words_of("default const example")
 _NO_PATTERN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")
 """Looks around or back, which OpenAI refuses in a pattern."""
@@ -40,22 +43,24 @@ def portable_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """
     if schema is None:
         return None
-    top = mended = _mended(schema)
+    references: list[dict[str, Any]] = []
+    top = mended = _mended(schema, references)
     if "$ref" in top or not top.keys().isdisjoint(_UNIONS):
         top = _Union(top).merged()
     top = {name: value for name, value in top.items() if name not in _NOT_AT_TOP}
     if top.get("type") != "object":
         top = {**top, "type": "object"}
     top = top if isinstance(top.get("properties"), dict) else {**top, "properties": {}}
-    return _with_targets(top, mended)
+    return _with_targets(top, mended) if references else top
 
 
 def portable_answer(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the schema of an answer, which may be any value, in a form of draft 2020-12."""
     if schema is None:
         return None
-    mended = _mended(schema)
-    return _with_targets(mended, mended)
+    references: list[dict[str, Any]] = []
+    mended = _mended(schema, references)
+    return _with_targets(mended, mended) if references else mended
 
 
 class _Union:
@@ -191,10 +196,11 @@ def inner_schemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield each
 
 
-def _mended(schema: Any) -> dict[str, Any]:
+def _mended(schema: Any, references: list[dict[str, Any]]) -> dict[str, Any]:
     """Return a new schema of draft 2020-12. What is no schema takes any value.
 
-    Anthropic refuses forms of older drafts, OpenAI and Gemini some that are valid.
+    Anthropic refuses forms of older drafts, OpenAI and Gemini some that are valid. Adds schemas
+    with a reference to ``references``.
     """
     if schema is False:
         return {"not": {}}
@@ -203,27 +209,34 @@ def _mended(schema: Any) -> dict[str, Any]:
         if name in _MAPS:
             if isinstance(value, dict):
                 mended[name] = {
-                    key: each if isinstance(each, list) else _mended(each)
+                    key: each if isinstance(each, list) else _mended(each, references)
                     for key, each in value.items()
                 }
         elif name in _LISTS:
             if isinstance(value, list) and value:
-                mended[name] = [_mended(each) for each in value]
+                mended[name] = [_mended(each, references) for each in value]
         elif name in _SCHEMAS:
             if isinstance(value, dict | bool):
                 is_open = isinstance(value, bool) and name in _OPEN
-                mended[name] = value if is_open else _mended(value)
+                mended[name] = value if is_open else _mended(value, references)
             elif isinstance(value, list) and name == "items":
-                mended[name] = {"anyOf": [_mended(each) for each in value]} if value else {}
+                mended[name] = (
+                    {"anyOf": [_mended(each, references) for each in value]} if value else {}
+                )
         elif value is not None or name in _ANY_VALUE:
             mended[name] = value
     _mend_values(mended)
+    if "$ref" in mended:
+        references.append(mended)
     return _with_plain_unions(mended)
 
 
 def _mend_values(mended: dict[str, Any]) -> None:
     """Mend the keywords of a schema that are no schemas, in place."""
-    _mend_type(mended)
+    if "type" in mended:
+        _mend_type(mended)
+    if _PLAIN.issuperset(mended):
+        return
     for bound, beyond in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(excludes := mended.get(beyond), bool):
             del mended[beyond]
@@ -235,9 +248,11 @@ def _mend_values(mended: dict[str, Any]) -> None:
         else:
             del mended["required"]
     if "enum" in mended:
-        values = mended["enum"] if isinstance(mended["enum"], list) else ()
-        mended["enum"] = list({msgspec.json.encode(each): each for each in values}.values())
-        if not mended["enum"]:
+        values = mended["enum"] if isinstance(mended["enum"], list) else []
+        if not all(type(each) is str for each in values) or len(set(values)) < len(values):
+            values = list({msgspec.json.encode(each): each for each in values}.values())
+        mended["enum"] = values
+        if not values:
             del mended["enum"]
     pattern = mended.get("pattern", "")
     if not isinstance(pattern, str) or _NO_PATTERN.search(pattern):
@@ -246,14 +261,16 @@ def _mend_values(mended: dict[str, Any]) -> None:
 
 def _mend_type(mended: dict[str, Any]) -> None:
     """Leave out types that JSON does not have, in place, and give each array ``items``."""
-    told = mended.get("type")
+    told = mended["type"]
+    if isinstance(told, str) and told in _NO_ARRAYS:
+        return
     named = told if isinstance(told, list) else [told]
     kinds = dict.fromkeys(each.lower() for each in named if isinstance(each, str))
     known = [kind for kind in kinds if kind in _TYPES]
     if known:
         mended["type"] = known if isinstance(told, list) else known[0]
     else:
-        mended.pop("type", None)
+        del mended["type"]
     if "array" in known:
         mended.setdefault("items", {})
 
@@ -264,7 +281,7 @@ def _with_plain_unions(mended: dict[str, Any]) -> dict[str, Any]:
     Gemini refuses a reference with something beside it, and reads no ``allOf``. OpenAI's strict
     mode refuses all three.
     """
-    if "anyOf" in mended:
+    if "anyOf" in mended or _PLAIN.issuperset(mended):
         return mended
     if "$ref" in mended and any(name[:1] != "$" and name != "definitions" for name in mended):
         return {"anyOf": [{"$ref": mended.pop("$ref")}], **mended}
