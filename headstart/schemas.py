@@ -358,6 +358,7 @@ def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
         or (name == "additionalProperties" and isinstance(value, dict))
     }
     closed = {name: value for name, value in inner.items() if name not in told}
+    closed.pop("additionalProperties", None)
     if kind == "object" or "properties" in closed or (isinstance(kind, list) and "object" in kind):
         closed["additionalProperties"] = False
     if told := {name: value for name, value in told.items() if name[:1] != "$"}:

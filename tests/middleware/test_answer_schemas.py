@@ -96,6 +96,10 @@ def test_a_map_is_told_in_words() -> None:
     }
 
 
+def test_a_schema_without_a_type_is_no_object() -> None:
+    assert closed_schema({"additionalProperties": True, "enum": [1]}) == {"enum": [1]}
+
+
 def test_an_answer_may_be_any_value() -> None:
     several = {"type": "array", "items": {"type": "STRING"}}
     assert portable_answer(several) == {"type": "array", "items": TEXT}
