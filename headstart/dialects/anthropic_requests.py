@@ -45,6 +45,7 @@ from headstart.dialects.requests import (
     is_closed,
     last_user_text,
     marked_origin,
+    opaque_user,
     plain_text,
     read_field,
     read_limit,
@@ -473,7 +474,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         "output_config": _output(asked, effort, extra, losses),
         **_sampling(asked, quirks, losses, thinks=thinking.get("type") in ("enabled", "adaptive")),
         "stop_sequences": _stop(asked, losses),
-        "metadata": _metadata(asked, extra),
+        "metadata": _metadata(asked, extra, losses),
         "stream": asked.stream or None,
     }
     _drop_unknown(asked, losses)
@@ -516,8 +517,10 @@ def _drop_unknown(asked: CanonicalRequest, losses: TranslationLosses) -> None:
     )
 
 
-def _metadata(asked: CanonicalRequest, extra: dict[str, Any]) -> dict[str, Any] | None:
-    user = {"user_id": asked.user} if asked.user else {}
+def _metadata(
+    asked: CanonicalRequest, extra: dict[str, Any], losses: TranslationLosses
+) -> dict[str, Any] | None:
+    user = {"user_id": opaque_user(asked, losses)} if asked.user else {}
     return {**extra.get("metadata", {}), **user} or None
 
 
