@@ -611,7 +611,8 @@ class RefusedValues:
             return (model, _REASONING, b""), (None, 0)
         if _TOO_LARGE.match(text):
             depends = _OF_CONTEXT.search(text) is not None
-            told_before = {instead for instead, _ in self._instead.values()}
+            known = self._instead.items()
+            told_before = {instead for (of, _, _), (instead, _) in known if of == model}
             for name, asked in self._limits(document):
                 no_number = depends or asked in told_before  # or each number is refused in turn
                 least = None if no_number else _largest(text, asked)

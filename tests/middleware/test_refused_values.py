@@ -241,6 +241,15 @@ def test_a_temperature_that_is_not_the_only_one_allowed_is_left_out() -> None:
     assert refused.without("m", b'{"temperature":0.5}')[0] == b"{}"
 
 
+def test_a_limit_that_another_model_takes_is_lowered_for_this_one() -> None:
+    refused = RefusedValues()
+    for model, asked, most in (("m", 64000, 16384), ("n", 16384, 8192)):
+        body = json.dumps({"max_tokens": asked}).encode()
+        with pytest.raises(ValueRefused):
+            refused.check(model, 400, body, f"max_tokens: at most {most}".encode())
+        assert json.loads(refused.without(model, body)[0]) == {"max_tokens": most}
+
+
 class Shrinking(ScriptedUpstream):
     """Refuses each limit, and names one that is smaller by 1."""
 
