@@ -297,6 +297,8 @@ def with_reminders(messages: Sequence[Message]) -> tuple[Message, ...]:
             found.append(_NO_MESSAGE)
         asked = asked or (says and not (told and not began))
         found.append(_reminder(message) if told and began else message)
+    if found and found[-1].role == "user" and not _says_something(found[-1]):
+        return (*found[:-1], _NO_MESSAGE)  # without it, the model would go on from its last turn
     return tuple(found) if any(map(_says_something, found)) else (*found, _NO_MESSAGE)
 
 

@@ -82,7 +82,11 @@ HISTORIES: dict[str, tuple[list[Any], list[str]]] = {
         [said("assistant", " "), ASKED],
         ["user Look."],
     ),
-    "nothing but a blank text": ([said("user", " ")], ["user  \n(no message)"]),
+    "nothing but a blank text": ([said("user", " ")], ["user (no message)"]),
+    "a blank text after a turn of the model": (
+        [ASKED, said("assistant", "One."), said("user", "")],
+        ["user Look.", "assistant One.", "user (no message)"],
+    ),
     "two turns of the model in a row": (
         [ASKED, said("assistant", "One."), said("assistant", "Two."), GO_ON],
         ["user Look.", "assistant One.\nTwo.", "user Go on."],
