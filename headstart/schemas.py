@@ -347,18 +347,18 @@ def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
     They take closed objects alone, and few keywords. The description tells the others, as those of
     Anthropic's libraries do.
     """
-    inner = _with_inner(schema, closed_schema)
-    kind = inner.get("type")
     told = {
         name: value
-        for name, value in inner.items()
+        for name, value in schema.items()
         if name not in _CLOSED
         or (name == "format" and value not in _CLOSED_FORMATS)
         or (name == "minItems" and value not in (0, 1))
         or (name == "additionalProperties" and isinstance(value, dict))
     }
-    closed = {name: value for name, value in inner.items() if name not in told}
+    kept = {name: value for name, value in schema.items() if name not in told}
+    closed = _with_inner(kept, closed_schema)
     closed.pop("additionalProperties", None)
+    kind = closed.get("type")
     if kind == "object" or "properties" in closed or (isinstance(kind, list) and "object" in kind):
         closed["additionalProperties"] = False
     if told := {name: value for name, value in told.items() if name[:1] != "$"}:

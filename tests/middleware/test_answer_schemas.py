@@ -100,6 +100,15 @@ def test_a_schema_without_a_type_is_no_object() -> None:
     assert closed_schema({"additionalProperties": True, "enum": [1]}) == {"enum": [1]}
 
 
+@pytest.mark.parametrize("keyword", ["not", "additionalProperties", "items", "contains"])
+def test_a_closed_schema_is_hardly_longer(keyword: str) -> None:
+    """Each level has the levels below it in its description, which must not have theirs again."""
+    schema: dict[str, Any] = TEXT
+    for _ in range(60):
+        schema = {keyword: schema}
+    assert len(json.dumps(closed_schema(schema))) < 2 * len(json.dumps(schema)) + 100
+
+
 def test_an_answer_may_be_any_value() -> None:
     several = {"type": "array", "items": {"type": "STRING"}}
     assert portable_answer(several) == {"type": "array", "items": TEXT}
