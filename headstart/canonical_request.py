@@ -474,6 +474,8 @@ _TUNING = {
         "thinking": "thinking",
         "output_config": "output_config|effort",
         "generationConfig.thinkingConfig": "thinking|thinking_(?:config|budget|level)",
+        "additionalModelRequestFields.thinking": "thinking",
+        "outputConfig.effort": "effort",
         "verbosity": "verbosity",
         "temperature": "temperature",
         "top_p": "top_p",
@@ -482,6 +484,7 @@ _TUNING = {
         "presence_penalty": "presence_penalty",
         "seed": "seed",
         "parallel_tool_calls": "parallel_tool_calls",
+        "additionalModelRequestFields.top_k": "top_k",
         "inferenceConfig.temperature": "temperature",
         "inferenceConfig.topP": "top_p",
         "generationConfig.temperature": "temperature",
@@ -493,9 +496,14 @@ _TUNING = {
     }.items()
 }
 """The fields of requests that only tune the answer, each with its names in errors."""
-_THINKING = tuple(_TUNING)[:5]
+_THINKING = tuple(_TUNING)[:7]
 """Fields on which depends whether a model takes others. They come first in ``_TUNING``."""
-_OBJECTS = ("inferenceConfig", "generationConfig")
+_OBJECTS = (
+    "inferenceConfig",
+    "additionalModelRequestFields",
+    "outputConfig",
+    "generationConfig",
+)
 """Where Bedrock and Gemini have such fields."""
 _LESS = {b'"xhigh"': b'"high"', b'"max"': b'"high"'}
 """The effort to ask for in place of one that was refused."""

@@ -171,6 +171,18 @@ VERTEX_LIMIT += '64000 but the supported range is from 1 (inclusive) to 8193 (ex
             '{"message":"`temperature` and `top_p` cannot both be specified for this model."}',
             {"topP": 0.9},
         ),
+        (
+            "additionalModelRequestFields",
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}, "top_k": 9},
+            '{"message":"Malformed input request: #: extraneous key [thinking] is not permitted"}',
+            {"top_k": 9},
+        ),
+        (
+            "outputConfig",
+            {"effort": "max", "textFormat": {"type": "json_schema"}},
+            '{"message":"This model doesn\'t support the effort max. It is not supported."}',
+            {"effort": "high", "textFormat": {"type": "json_schema"}},
+        ),
         ("generationConfig", {"maxOutputTokens": 64000, "seed": 1}, VERTEX_LIMIT, {"seed": 1}),
         (
             "generationConfig",
