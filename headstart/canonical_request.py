@@ -13,10 +13,10 @@ import re
 from collections import deque
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 
+from headstart.schemas import portable_answer, portable_schema
 from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def portable_name(name: str) -> str:
 
 
 def portable_request(asked: CanonicalRequest, quirks: Quirks) -> CanonicalRequest:
-    """Return a request with names and schemas of functions that all providers take.
+    """Return a request with names of functions, and schemas, that all providers take.
 
     System messages stand where the provider takes them.
     """
@@ -246,7 +246,12 @@ def portable_request(asked: CanonicalRequest, quirks: Quirks) -> CanonicalReques
     if choice is not None and choice.names:
         names = tuple(map(portable_name, choice.names))
         choice = msgspec.structs.replace(choice, names=names)
-    return msgspec.structs.replace(asked, messages=messages, tools=tools, tool_choice=choice)
+    wanted = asked.response_format
+    if wanted is not None:
+        wanted = msgspec.structs.replace(wanted, schema=portable_answer(wanted.schema))
+    return msgspec.structs.replace(
+        asked, messages=messages, tools=tools, tool_choice=choice, response_format=wanted
+    )
 
 
 def _with_portable_names(message: Message) -> Message:
@@ -274,159 +279,44 @@ def _told_reference(part: TextPart | MediaPart | ForeignPart) -> TextPart | Medi
     return part
 
 
-_DEEPEST_UNION, _LARGEST_UNION, _OPTIONS, _LONGEST_PATH = 8, 20_000, 256, 1_000
-"""Limits of what is merged: levels, size, schemas of a property, characters of a reference."""
-_NO_OBJECTS = ("string", "number", "integer", "boolean", "array", "null")
-_TYPES = (*_NO_OBJECTS, "object")
-_UNIONS = ("allOf", "anyOf", "oneOf")
-_MERGED = frozenset((*_UNIONS, "$ref", "properties", "required"))
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_SCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else", *_UNIONS)
-
-
-def portable_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the schema of a function's arguments in a form that all providers take.
-
-    OpenAI wants an object with ``properties`` and no union at the top, and ``items`` in each array;
-    Anthropic wants draft 2020-12, and Bedrock a type. A union at the top becomes one object with
-    the properties of all its members.
-    """
-    if schema is None:
-        return None
-    top = _mended(schema)
-    if "$ref" in top or not top.keys().isdisjoint(_UNIONS):
-        top = _Union(top).merged()
-    if top.get("type") != "object":
-        top = {**top, "type": "object"}
-    return top if isinstance(top.get("properties"), dict) else {**top, "properties": {}}
-
-
-class _Union:
-    """Makes one object of a schema with a reference or unions at its top.
-
-    Members that are too deep or too many are left out: references may form a circle.
-    """
-
-    def __init__(self, root: dict[str, Any]) -> None:
-        self._root = root
-        self._left = _LARGEST_UNION
-        self._keywords: dict[str, Any] = {}
-        self._properties: dict[str, list[Any]] = {}
-
-    def merged(self) -> dict[str, Any]:
-        """Return the object. A property that differs between members takes the values of each."""
-        needed = self._collect(self._root, (), is_option=False)
-        properties = {
-            name: each[0] if len(each) == 1 else {"anyOf": each} if len(each) <= _OPTIONS else {}
-            for name, each in self._properties.items()
-        }
-        required = [name for name in properties if name in needed]
-        return {**self._keywords, "properties": properties, "required": required}
-
-    def _collect(
-        self, schema: dict[str, Any], outer: tuple[dict[str, Any], ...], *, is_option: bool
-    ) -> set[str]:
-        """Keep what a schema says, and return the names of the properties that it requires.
-
-        ``outer`` has the properties of the schemas around it, which count more.
-        """
-        sizes = [len(each) for each in schema.values() if isinstance(each, dict | list)]
-        self._left -= (1 + len(schema) + sum(sizes)) * bool(outer)
-        properties = _dict(schema.get("properties"))
-        for name, value in properties.items():
-            known = self._properties.setdefault(name, [])
-            if len(known) <= _OPTIONS and not any(name in each for each in outer):
-                known += [value] * (value not in known)
-        for name, value in () if is_option else schema.items():
-            if name not in _MERGED:
-                self._keywords.setdefault(name, value)
-        needed = set(_listed(schema.get("required"), str))
-        for name in _UNIONS:
-            members = _listed(schema.get(name), dict)
-            if name == "allOf":
-                members += _referred(schema.get("$ref"), self._root)
-            else:
-                members = [each for each in members if each.get("type") not in _NO_OBJECTS]
-            optional = is_option or (name != "allOf" and len(members) > 1)
-            found = [
-                self._collect(each, (*outer, properties), is_option=optional)
-                for each in members
-                if len(outer) <= _DEEPEST_UNION and self._left > 0
-            ]
-            if found:
-                needed |= (set.union if name == "allOf" else set.intersection)(*found)
-        return needed
-
-
-def _referred(reference: Any, root: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the schema that a reference within ``root`` names, if there is one."""
-    if not isinstance(reference, str) or reference[:2] != "#/" or len(reference) > _LONGEST_PATH:
-        return []
-    found: Any = root
-    for name in unquote(reference[2:]).split("/"):
-        found = _dict(found).get(name.replace("~1", "/").replace("~0", "~"))
-    return _listed([found], dict)
-
-
-def _mended(schema: Any) -> Any:
-    """Return a schema without forms of older drafts, which Anthropic refuses."""
-    if isinstance(schema, list):
-        return [_mended(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    mended = {
-        name: {key: _mended(each) for key, each in value.items()}
-        if name in _MAPS and isinstance(value, dict)
-        else _mended(value)
-        if name in _SCHEMAS
-        else value
-        for name, value in schema.items()
-    }
-    kind = mended.get("type")
-    if isinstance(kind, str) and kind.lower() in _TYPES:
-        kind = mended["type"] = kind.lower()
-    if isinstance(mended.get("items"), list):
-        mended["items"] = {"anyOf": mended["items"]} if mended["items"] else {}
-    elif kind == "array" or (isinstance(kind, list) and "array" in kind):
-        mended.setdefault("items", {})
-    for bound, beyond in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if isinstance(excludes := mended.get(beyond), bool):
-            del mended[beyond]
-            if excludes and bound in mended:
-                mended[beyond] = mended.pop(bound)
-    if "required" in mended and not isinstance(mended["required"], list):
-        del mended["required"]
-    return mended
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _listed(value: Any, kind: type) -> list[Any]:
-    return [each for each in value if isinstance(each, kind)] if isinstance(value, list) else []
-
-
 def with_reminders(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages with system messages only before the first turn of the model.
 
     Later ones become messages of the user, in the form in which Claude Code sends them to models
     that take no others. So the beginning of a conversation stays the same, and the provider's
-    prompt cache finds it.
+    prompt cache finds it. The user comes before the model: most providers refuse other beginnings.
     """
-    began, found = False, []
+    began, asked, found = False, False, []
     for message in messages:
         began = began or message.role in ("assistant", "tool")
         told = message.role in ("system", "developer")
-        if told and not any(not isinstance(part, TextPart) or part.text for part in message.parts):
-            continue  # it says nothing
+        says = _says_something(message)
+        if not says and (told or (message.role == "assistant" and not asked)):
+            continue
+        if says and not asked and message.role == "assistant":
+            found.append(_NO_MESSAGE)
+        asked = asked or (says and not (told and not began))
         found.append(_reminder(message) if told and began else message)
-    return tuple(found)
+    if found and found[-1].role == "user" and not _says_something(found[-1]):
+        return (*found[:-1], _NO_MESSAGE)  # without it, the model would go on from its last turn
+    return tuple(found) if any(map(_says_something, found)) else (*found, _NO_MESSAGE)
+
+
+def _says_something(message: Message) -> bool:
+    """Tell whether more than blank texts and reasoning is left of a message in another dialect."""
+    texts = (TextPart, ReasoningPart)
+    return any(
+        not isinstance(part, texts) or (isinstance(part, TextPart) and part.text.strip())
+        for part in message.parts
+    )
 
 
 def _reminder(message: Message) -> Message:
     begin, end = TextPart(text="<system-reminder>"), TextPart(text="</system-reminder>")
     return Message(role="user", parts=(begin, *message.parts, end), extra=message.extra)
+
+
+_NO_MESSAGE = Message(role="user", parts=(TextPart(text="(no message)"),))
 
 
 class WrittenRequest(Frozen):
@@ -444,15 +334,24 @@ class WrittenRequest(Frozen):
 
 _LONGEST_ID = 40
 """Most characters of a call's id that all providers take. OpenAI's Chat Completions takes least."""
-_NO_RESULT = "(no result)"
+NO_RESULT = "(no result)"
 _LATE_RESULT = "The result of an earlier tool call:"
+
+
+_UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def safe_id(id: str) -> str:
+    """Return a call's id without the characters that Anthropic and Bedrock refuse in it."""
+    return _UNSAFE_ID.sub("_", id) or "_"
 
 
 def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages with each tool result under the id and the name of its call.
 
     A call without an id, with a long one or with that of an earlier call gets another one: some
-    servers give all calls the same id, and most providers refuse such a history. They also refuse
+    servers give all calls the same id, and most providers refuse such a history (``safe_id`` must
+    not make two ids equal). They also refuse
     calls and results that are not in pairs: ``_pair`` mends them.
     """
     names, turn, named = _CallNames(), 0, []
@@ -479,10 +378,10 @@ class _CallNames:
             if len(id) > _LONGEST_ID:
                 id = f"call_{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
             call = msgspec.structs.replace(part, id=id)
-            while not call.id or call.id in self._taken:
+            while not call.id or safe_id(call.id) in self._taken:
                 self._renamed += 1
                 call = msgspec.structs.replace(part, id=f"call_{self._renamed}_{id}"[:_LONGEST_ID])
-            self._taken.add(call.id)
+            self._taken.add(safe_id(call.id))
             if part.id not in self._calls or self._calls[part.id][0] != turn:
                 self._calls[part.id] = turn, deque()
             self._calls[part.id][1].append(call)
@@ -527,7 +426,8 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
 
     Clients stop while a tool runs, cut the beginning of a conversation off, repeat results when
     they resume a session, and put notes between. One API takes that, another refuses this and each
-    later request. A result without a call becomes the user's text; second results are left out.
+    later request. A result without a call becomes the user's text, and so does a second result
+    that is not the same; the same is left out.
     """
     results: dict[str, ResultPart] = {}
     for result in (result for message in messages for result in _results(message)):
@@ -539,10 +439,10 @@ def _pair(messages: Sequence[Message]) -> Iterator[Message]:
         if message.role != "tool":
             yield message
         for part in _results(message):
-            if part.id not in ids:
+            if part.id not in ids or part.content != results[part.id].content:
                 yield Message(role="user", parts=(TextPart(text=_LATE_RESULT), *part.content))
         if calls and (message is not turns[-1] or any(call.id in results for call in calls)):
-            none = (TextPart(text=_NO_RESULT),)
+            none = (TextPart(text=NO_RESULT),)
             found = (
                 results.get(call.id) or ResultPart(id=call.id, name=call.name, content=none)
                 for call in calls
@@ -573,6 +473,9 @@ _TUNING = {
         "reasoning": "reasoning|reasoning_effort|effort|thinking",
         "thinking": "thinking",
         "output_config": "output_config|effort",
+        "generationConfig.thinkingConfig": "thinking|thinking_(?:config|budget|level)",
+        "additionalModelRequestFields.thinking": "thinking",
+        "outputConfig.effort": "effort",
         "verbosity": "verbosity",
         "temperature": "temperature",
         "top_p": "top_p",
@@ -581,22 +484,46 @@ _TUNING = {
         "presence_penalty": "presence_penalty",
         "seed": "seed",
         "parallel_tool_calls": "parallel_tool_calls",
+        "additionalModelRequestFields.top_k": "top_k",
+        "inferenceConfig.temperature": "temperature",
+        "inferenceConfig.topP": "top_p",
+        "generationConfig.temperature": "temperature",
+        "generationConfig.topP": "top_p",
+        "generationConfig.topK": "top_k",
+        "generationConfig.frequencyPenalty": "frequency_penalty",
+        "generationConfig.presencePenalty": "presence_penalty",
+        "generationConfig.seed": "seed",
     }.items()
 }
 """The fields of requests that only tune the answer, each with its names in errors."""
+_THINKING = tuple(_TUNING)[:7]
+"""Fields on which depends whether a model takes others. They come first in ``_TUNING``."""
+_OBJECTS = (
+    "inferenceConfig",
+    "additionalModelRequestFields",
+    "outputConfig",
+    "generationConfig",
+)
+"""Where Bedrock and Gemini have such fields."""
 _LESS = {b'"xhigh"': b'"high"', b'"max"': b'"high"'}
 """The effort to ask for in place of one that was refused."""
 _PLACE = re.compile(r"""['"](?:messages|input|tools)['"], ?[^\])]*""")
 """A place within the prompt, as servers in Python name it: ["body", "messages", 0, "seed"]."""
 _REFUSES = re.compile(
     r"\b(?:not? (?:\w+ )?support\w*|unsupported|unknown|unrecogni[sz]ed|not permitted|deprecated"
-    r"|input should be)\b",
+    r"|input should be|only \S{1,9} is allowed|may only be set|cannot both be)\b",
     re.IGNORECASE,
 )
-_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_LIMITS = (
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_tokens",
+    "inferenceConfig.maxTokens",
+    "generationConfig.maxOutputTokens",
+)
 _TOO_LARGE = re.compile(
-    r"(?s)(?=.*(?:max_(?:\w{1,20}_)?tokens|(?:in|for) the completion))"
-    r"(?=.*(?:too large|at most|less than or equal|<=|maximum|exceed|valid range"
+    r"(?s)(?=.*(?:max_?(?:\w{1,20}_)?(?:output)?tokens|maximum tokens|(?:in|for) the completion))"
+    r"(?=.*(?:too large|at most|less than|greater than|up to|<=|maximum|exceed|range"
     r"|invalid max_tokens))",
     re.IGNORECASE,
 )
@@ -604,7 +531,8 @@ _OF_CONTEXT = re.compile(r"context|tokens`? \+", re.IGNORECASE)
 """The limit and the prompt exceed the context, so the largest limit depends on the prompt. Without
 a limit, such servers answer with what is left of the context."""
 _LARGEST = re.compile(
-    r"(?:at most|less than or equal to|limit of|maximum (?:\w+ ){0,4}(?:is|of)|\[\d+,|>)"
+    r"(?:at most|less than or equal to|greater than|up to|limit of|maximum (?:\w+ ){0,4}(?:is|of)"
+    r"|\[\d+,|>)"
     r" *[`'\"]?(\d{1,3}(?:,\d{3}){1,3}\b|\d{1,10})",
     re.IGNORECASE,
 )
@@ -620,6 +548,8 @@ _ANY_REASONING = msgspec.Raw(b'" "')
 REFUSALS = (400, 422)
 """The statuses with which providers refuse a value."""
 _MOST_REFUSED = 1_000
+_ODD_SEED = 10
+"""Digits of a seed that may be out of a provider's range."""
 _READ_OF_AN_ERROR = 10_000
 
 
@@ -681,7 +611,7 @@ class RefusedValues:
         self, model: str, body: bytes, error: bytes
     ) -> tuple[RefusedValue, tuple[bytes | None, int]] | None:
         """Return the value that an error names, and what to send in place of it."""
-        document, told = _members(body), _members(error)
+        document, told = _opened(body), _members(error)
         if document is None:
             return None
         inner = _members(told.get("error", b"")) if told is not None else None
@@ -691,49 +621,57 @@ class RefusedValues:
             return (model, _REASONING, b""), (None, 0)
         if _TOO_LARGE.match(text):
             depends = _OF_CONTEXT.search(text) is not None
+            known = self._instead.items()
+            told_before = {instead for (of, _, _), (instead, _) in known if of == model}
             for name, asked in self._limits(document):
-                least = None if depends else _largest(text, asked)
+                no_number = depends or asked in told_before  # or each number is refused in turn
+                least = None if no_number else _largest(text, asked)
                 if asked.isdigit() and not (self._needs_limit and least is None):
                     return (model, name, asked), (least, len(body) if depends else 0)
         if param is None and _REFUSES.search(text) is None:
             return None
-        for name, value in self._tuning(document):
-            if _TUNING[name].search(text) if param is None else param.split(".")[0] == name:
-                return (model, name, value), (_lesser(value), 0)
-        return None
+        places = []
+        for name in self._tuning(document):
+            if param is not None:
+                places += [(0, name)] * (param.split(".")[0] == name)
+            elif found := _TUNING[name].search(text):
+                places.append((found.start(), name))
+        if not places:
+            return None
+        _, name = min(places, key=lambda place: place[0])  # it may be refused because of others
+        return (model, name, _value_key(name, document)), (_lesser(document[name]), 0)
 
     def without(self, model: str, body: bytes) -> tuple[bytes, tuple[str, ...]]:
         """Return a request without refused values, and the names of its fields that changed."""
-        document = _members(body) if self._instead else None
+        document = _opened(body) if self._instead else None
         if document is None:
             return body, ()
         changed = []
-        for name, sent in (*self._tuning(document), *self._limits(document)):
-            value: bytes | None = sent
-            while value is not None and (found := self._instead.get((model, name, value))):
+        for name in (*self._tuning(document), *(name for name, _ in self._limits(document))):
+            sent = bytes(document[name])
+            while found := self._instead.get((model, name, _value_key(name, document))):
                 if len(body) < found[1]:
                     break
-                value = found[0]
-            if value is None:
-                del document[name]
-            elif value != sent:
-                document[name] = msgspec.Raw(value)
-            changed += [name] * (value != sent)
+                if found[0] is None:
+                    del document[name]
+                    break
+                document[name] = msgspec.Raw(found[0])
+            if bytes(document.get(name, b"")) != sent:
+                changed.append(name)
         if (model, _REASONING, b"") in self._instead and _add_reasoning(document):
             changed.append(_REASONING)
-        return (msgspec.json.encode(document), tuple(changed)) if changed else (body, ())
+        return (_closed(document), tuple(changed)) if changed else (body, ())
 
-    def _tuning(self, document: dict[str, msgspec.Raw]) -> list[tuple[str, bytes]]:
-        """Return the tuning fields of a request, with their values.
+    def _tuning(self, document: dict[str, msgspec.Raw]) -> list[str]:
+        """Return the tuning fields of a request.
 
-        A model that refuses a seed refuses all seeds, so each counts as the same value. Beside the
-        effort, Anthropic's ``output_config`` may have the form of the answer.
+        Beside the effort, Anthropic's ``output_config`` may have the form of the answer.
         """
         return [
-            (name, b"" if name == "seed" else bytes(document[name]))
+            name
             for name in _TUNING
             if name in document
-            and name not in self._kept
+            and name.split(".")[0] not in self._kept
             and (name != "output_config" or (_members(document[name]) or {}).keys() == {"effort"})
         ]
 
@@ -741,8 +679,50 @@ class RefusedValues:
         return [
             (name, bytes(document[name]))
             for name in _LIMITS
-            if name in document and name not in self._kept
+            if name in document and name.split(".")[0] not in self._kept
         ]
+
+
+def _value_key(name: str, document: dict[str, msgspec.Raw]) -> bytes:
+    """Return what tells a value from others: its text, and how much the model should think.
+
+    Models that take a temperature without thinking may refuse it with thinking. A model that
+    refuses a usual seed refuses all of them, so each counts as the same value; others may be out of
+    its range.
+    """
+    value = bytes(document[name])
+    if name in _LIMITS or name in _THINKING:
+        return value
+    if name.endswith("seed") and value.isdigit() and len(value) < _ODD_SEED:
+        value = b""
+    thinking = {each: document[each] for each in _THINKING if each in document}
+    if "output_config" in thinking:  # the form of the answer may stand beside the effort
+        effort = (_members(thinking["output_config"]) or {}).get("effort", msgspec.Raw(b"null"))
+        thinking["output_config"] = effort
+    return value + msgspec.json.encode(thinking)
+
+
+def _opened(body: bytes) -> dict[str, msgspec.Raw] | None:
+    """Return the fields of a request, also those within ``_OBJECTS``, under joined names."""
+    document = _members(body)
+    if document is None:
+        return None
+    for place in _OBJECTS:
+        inner = _members(document.pop(place, b"")) or {}
+        document.update((f"{place}.{name}", value) for name, value in inner.items())
+    return document
+
+
+def _closed(document: dict[str, msgspec.Raw]) -> bytes:
+    """Return the request whose fields ``_opened`` returned."""
+    closed: dict[str, Any] = {}
+    for name, value in document.items():
+        place, _, inner = name.partition(".")
+        if place in _OBJECTS and inner:
+            closed.setdefault(place, {})[inner] = value
+        else:
+            closed[name] = value
+    return msgspec.json.encode(closed)
 
 
 def _add_reasoning(document: dict[str, msgspec.Raw]) -> bool:
@@ -775,8 +755,9 @@ def _largest(text: str, asked: bytes) -> bytes | None:
     return b"%d" % largest if 0 < largest < int(asked) else None
 
 
-def _lesser(value: bytes) -> bytes | None:
+def _lesser(raw: msgspec.Raw) -> bytes | None:
     """Return the value to send in place of a refused one, or None."""
+    value = bytes(raw)
     members = _members(value) or {}
     effort = _LESS.get(bytes(members.get("effort", b"")))
     if effort is None:

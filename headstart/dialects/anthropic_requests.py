@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from headstart.canonical_request import (
+    NO_RESULT,
     CallPart,
     CanonicalRequest,
     ForeignPart,
@@ -24,6 +25,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
     name_results,
+    safe_id,
 )
 from headstart.dialects.request_form import without_attribution
 from headstart.dialects.requests import (
@@ -32,6 +34,7 @@ from headstart.dialects.requests import (
     TranslationLosses,
     budget_of,
     call_input,
+    closed_answer,
     decode_object,
     described_schema,
     effort_of,
@@ -39,15 +42,18 @@ from headstart.dialects.requests import (
     filled,
     fitting_budget,
     forces_tool,
+    is_closed,
     last_user_text,
     marked_origin,
+    opaque_user,
     plain_text,
     read_field,
     read_limit,
     read_message_list,
     read_model,
     repeats_keys,
-    safe_id,
+    strict_mode,
+    strip_end,
     top_level_extra,
     write_edited,
 )
@@ -326,6 +332,8 @@ def write_messages(
             turns.append((role, blocks, dict(extra)))
     if not turns and not losses.own:
         turns, system = [("user", system, {})], []
+    if not losses.own and turns[-1][0] == "assistant":
+        strip_end(turns[-1][1])
     return _write_content(system), [
         {"role": role, "content": _write_content(_results_first(blocks)), **extra}
         for role, blocks, extra in turns
@@ -386,6 +394,8 @@ def _write_block(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]
 
 def _result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
     content = _write_content(_blocks(part.content, losses))
+    if part.is_error and not content and not losses.own:
+        content = NO_RESULT  # the API refuses an error that says nothing
     return {
         "type": "tool_result",
         "tool_use_id": safe_id(part.id),
@@ -464,7 +474,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         "output_config": _output(asked, effort, extra, losses),
         **_sampling(asked, quirks, losses, thinks=thinking.get("type") in ("enabled", "adaptive")),
         "stop_sequences": _stop(asked, losses),
-        "metadata": _metadata(asked, extra),
+        "metadata": _metadata(asked, extra, losses),
         "stream": asked.stream or None,
     }
     _drop_unknown(asked, losses)
@@ -507,8 +517,10 @@ def _drop_unknown(asked: CanonicalRequest, losses: TranslationLosses) -> None:
     )
 
 
-def _metadata(asked: CanonicalRequest, extra: dict[str, Any]) -> dict[str, Any] | None:
-    user = {"user_id": asked.user} if asked.user else {}
+def _metadata(
+    asked: CanonicalRequest, extra: dict[str, Any], losses: TranslationLosses
+) -> dict[str, Any] | None:
+    user = {"user_id": opaque_user(asked, losses)} if asked.user else {}
     return {**extra.get("metadata", {}), **user} or None
 
 
@@ -575,7 +587,7 @@ def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str
         "name": tool.name,
         "description": tool.description,
         "input_schema": schema if "type" in schema else {"type": "object", **schema},
-        "strict": tool.strict,
+        "strict": strict_mode(tool.strict, tool.parameters, losses, is_closed),
     }
     return {**filled(written), **losses.carried(tool.extra)}
 
@@ -590,7 +602,8 @@ def _output(
     if wanted is not None and wanted.kind == "json":
         raise losses.refusal("response_format of type json_object (name a json_schema)")
     if wanted is not None and wanted.kind == "schema":
-        output["format"] = {"type": "json_schema", "schema": described_schema(wanted) or {}}
+        schema = closed_answer(described_schema(wanted), losses) or {}
+        output["format"] = {"type": "json_schema", "schema": schema}
     return output or None
 
 

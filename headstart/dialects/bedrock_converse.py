@@ -26,6 +26,7 @@ from headstart.canonical_request import (
     TextPart,
     Tool,
     WrittenRequest,
+    safe_id,
 )
 from headstart.dialects.dialect import (
     ENDED,
@@ -45,9 +46,12 @@ from headstart.dialects.requests import (
     TranslationLosses,
     budget_of,
     call_input,
+    closed_answer,
     filled,
     fitting_budget,
-    safe_id,
+    is_closed,
+    strict_mode,
+    strip_end,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest, UpstreamProtocolError
@@ -481,7 +485,7 @@ def _format(wanted: ResponseFormat, losses: TranslationLosses) -> dict[str, Any]
     if wanted.schema is None:
         raise losses.refusal("response_format of type json_object (name a json_schema)")
     schema = {
-        "schema": msgspec.json.encode(wanted.schema).decode(),
+        "schema": msgspec.json.encode(closed_answer(wanted.schema, losses)).decode(),
         "name": wanted.name,
         "description": wanted.description,
     }
@@ -538,7 +542,7 @@ def _tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> _Blocks:
     if not isinstance(tool, Tool):
         return [losses.foreign(tool)]
     described = {"description": tool.description} if tool.description else {}
-    strict = {} if tool.strict is None else {"strict": tool.strict}
+    strict = filled({"strict": strict_mode(tool.strict, tool.parameters, losses, is_closed)})
     schema = {"json": tool.parameters or {"type": "object", "properties": {}}}
     spec = {"name": tool.name, **described, "inputSchema": schema, **strict}
     return [{"toolSpec": spec}, *_cache_point(tool.extra, losses)]
@@ -580,6 +584,8 @@ def _messages(asked: CanonicalRequest, losses: TranslationLosses) -> tuple[_Bloc
             turns.append((role, blocks))
     if not turns:
         turns, system = [("user", system)], []
+    if turns[-1][0] == "assistant":
+        strip_end(turns[-1][1])
     return system, [{"role": role, "content": blocks} for role, blocks in turns]
 
 

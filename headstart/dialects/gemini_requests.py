@@ -51,6 +51,7 @@ from headstart.dialects.requests import (
     top_level_extra,
 )
 from headstart.errors import InvalidRequest
+from headstart.schemas import schema_for_gemini
 from headstart.types import UNDECODABLE, ChatRequest, words_of
 
 if TYPE_CHECKING:
@@ -736,7 +737,7 @@ def _write_function(tool: Tool, losses: TranslationLosses) -> dict[str, Any]:
     if tool.description is not None:
         written["description"] = tool.description
     if tool.parameters is not None:
-        written["parametersJsonSchema"] = tool.parameters
+        written["parametersJsonSchema"] = schema_for_gemini(tool.parameters)
     if tool.strict:
         losses.drop("strict")
     return {**written, **losses.carried(tool.extra)}
@@ -754,5 +755,5 @@ def _write_format(wanted: ResponseFormat | None) -> dict[str, Any]:
     if wanted is None or wanted.kind == "text":
         return {}
     schema = described_schema(wanted)
-    told = {} if schema is None else {"responseJsonSchema": schema}
+    told = {} if schema is None else {"responseJsonSchema": schema_for_gemini(schema)}
     return {"responseMimeType": "application/json", **told}

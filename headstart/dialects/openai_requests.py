@@ -55,7 +55,7 @@ from headstart.errors import InvalidRequest
 from headstart.types import ChatRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headstart.canonical_request import MessagePart, Quirks, Role
 
@@ -459,19 +459,27 @@ def _for_templates(messages: Sequence[Message]) -> list[Message]:
         last = said[-1][0] if said else None
         if message.role in ("system", "developer"):
             first.append(message)
-        elif last is not None and last.role == message.role == "user" and last.name == message.name:
+        elif last is not None and last.role == message.role != "tool" and last.name == message.name:
             said[-1].append(message)
         else:
             said.append([message])
-    turns = [each[0] if len(each) == 1 else _joined("user", each) for each in said]
+    turns = [each[0] if len(each) == 1 else _joined(each[0].role, each) for each in said]
     return [_joined("system", first), *turns] if first else turns
 
 
 def _joined(role: Role, messages: Sequence[Message]) -> Message:
-    parts = tuple(part for message in messages for part in message.parts)
+    parts: list[MessagePart] = []
+    for message in messages:
+        if role == "assistant" and _has_text(parts) and _has_text(message.parts):
+            parts.append(TextPart(text="\n"))  # its texts are joined without one
+        parts += message.parts
     extra = {name: value for message in messages for name, value in message.extra.items()}
     name = next((each.name for each in messages if each.name is not None), None)
-    return Message(role=role, name=name, parts=parts, extra=extra)
+    return Message(role=role, name=name, parts=tuple(parts), extra=extra)
+
+
+def _has_text(parts: Iterable[MessagePart]) -> bool:
+    return any(isinstance(part, TextPart) and part.text for part in parts)
 
 
 def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks, losses: TranslationLosses) -> None:

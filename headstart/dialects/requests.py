@@ -21,6 +21,7 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.errors import InvalidRequest
+from headstart.schemas import closed_schema, fits_strict
 from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
@@ -403,7 +404,7 @@ _NEEDED = frozenset(
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _LONGEST_USER = 64
-_UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
+_REFUSED_USER = re.compile(r"(?s)@|\A\+?[\d\s().-]{7,}\Z|\A.{257}")
 
 LEAST_BUDGET = 1024
 """The least tokens for Claude's thinking."""
@@ -483,13 +484,12 @@ def without_dropped_tools(asked: CanonicalRequest, quirks: Quirks) -> CanonicalR
     They are named like fields that another dialect does not have (``top_level_extra``).
     """
     foreign = [tool for tool in asked.tools if isinstance(tool, ForeignTool)]
-    left = {tool.kind: tool.value for tool in foreign if tool.kind in quirks.drops}
-    if not left:
+    dropped = [tool for tool in foreign if tool.kind in quirks.drops]
+    if not dropped:
         return asked
-    tools = tuple(
-        tool for tool in asked.tools if not (isinstance(tool, ForeignTool) and tool.kind in left)
-    )
-    return msgspec.structs.replace(asked, tools=tools, extra={**asked.extra, **left})
+    extra = {**asked.extra, **{tool.kind: tool.value for tool in dropped}}
+    tools = tuple(tool for tool in asked.tools if tool not in dropped)
+    return msgspec.structs.replace(asked, tools=tools, extra=extra)
 
 
 def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
@@ -551,6 +551,18 @@ def titled_text(media: MediaPart) -> str | None:
 def encode_text(text: str) -> str:
     """Return a text file's base64."""
     return base64.b64encode(text.encode()).decode()
+
+
+def closed_answer(
+    schema: dict[str, Any] | None, losses: TranslationLosses
+) -> dict[str, Any] | None:
+    """Return the schema of an answer in the form that Anthropic and Bedrock take."""
+    return schema if schema is None or losses.own else closed_schema(schema)
+
+
+def is_closed(schema: dict[str, Any]) -> bool:
+    """Tell whether Anthropic and Bedrock follow this schema strictly."""
+    return closed_schema(schema) == schema
 
 
 def described_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
@@ -630,37 +642,41 @@ def fitting_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | No
     user = asked.user
     if losses.own or user is None or len(user) <= _LONGEST_USER:
         return user
+    return _digest(user)
+
+
+def opaque_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | None:
+    """Return the user's id; a digest in place of one that Anthropic refuses.
+
+    It takes no e-mail addresses, no telephone numbers, and at most 256 characters.
+    """
+    user = asked.user
+    if losses.own or user is None or _REFUSED_USER.search(user) is None:
+        return user
+    return _digest(user)
+
+
+def _digest(user: str) -> str:
     return hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def safe_id(id: str) -> str:
-    """Return a call's id without the characters that Anthropic and Bedrock refuse in it."""
-    return _UNSAFE_ID.sub("_", id) or "_"
+def strip_end(blocks: list[dict[str, Any]]) -> None:
+    """Strip the end of a text that the model should continue, in place.
 
-
-def fits_strict(schema: Any) -> bool:
-    """Tell whether OpenAI accepts this schema in its strict mode.
-
-    It refuses a schema with an object that is open or has an optional property.
+    Anthropic and Bedrock refuse a space there.
     """
-    if isinstance(schema, list):
-        return all(map(fits_strict, schema))
-    if not isinstance(schema, dict):
-        return True
-    if schema.get("type") == "object" or "properties" in schema:
-        properties, required = schema.get("properties", {}), schema.get("required", [])
-        if schema.get("additionalProperties") is not False or not (
-            isinstance(properties, dict) and isinstance(required, list)
-        ):
-            return False
-        if any(name not in required for name in properties):
-            return False
-    return all(map(fits_strict, schema.values()))
+    if blocks and "text" in blocks[-1]:
+        blocks[-1] = {**blocks[-1], "text": blocks[-1]["text"].rstrip()}
 
 
-def strict_mode(strict: bool | None, schema: Any, losses: TranslationLosses) -> bool | None:  # noqa: FBT001
-    """Return whether a schema is to be followed strictly. OpenAI cannot do that for all schemas."""
-    if not strict or losses.own or fits_strict(schema):
+def strict_mode(
+    strict: bool | None,  # noqa: FBT001
+    schema: dict[str, Any] | None,
+    losses: TranslationLosses,
+    fits: Callable[[dict[str, Any]], bool] = fits_strict,
+) -> bool | None:
+    """Return whether a schema is to be followed strictly. No provider does that for all schemas."""
+    if not strict or losses.own or fits(schema or {}):
         return strict
     losses.drop("strict")
     return None

@@ -315,11 +315,14 @@ def test_a_choice_of_no_tool_leaves_the_tools_out() -> None:
 
 
 def test_a_schema_and_an_effort_go_to_the_output() -> None:
-    schema = {"name": "trip", "schema": {"type": "object"}}
+    closed = {"type": "object", "additionalProperties": False}
+    schema = {"name": "trip", "schema": closed}
     found = body(
         response_format={"type": "json_schema", "json_schema": schema}, reasoning_effort="low"
     )
-    structure = {"jsonSchema": {"schema": '{"type":"object"}', "name": "trip"}}
+    structure = {
+        "jsonSchema": {"schema": '{"type":"object","additionalProperties":false}', "name": "trip"}
+    }
     assert found["outputConfig"] == {
         "textFormat": {"type": "json_schema", "structure": structure},
         "effort": "low",

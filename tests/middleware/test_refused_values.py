@@ -151,6 +151,137 @@ def test_values_without_end_take_no_more_memory_and_are_still_left_out() -> None
     assert refused.without("m", b'{"seed":2}') == (b"{}", ("seed",)), "no seed is supported"
 
 
+BEDROCK_LIMIT = (
+    '{"message":"The maximum tokens you requested exceeds the model limit of 10000. Try '
+)
+BEDROCK_LIMIT += 'again with a maximum tokens value that is lower than 10000."}'
+VERTEX_LIMIT = (
+    '{"error":{"message":"Unable to submit request because it has a maxOutputTokens value of '
+)
+VERTEX_LIMIT += '64000 but the supported range is from 1 (inclusive) to 8193 (exclusive)."}}'
+
+
+@pytest.mark.parametrize(
+    ("place", "sent", "error", "left"),
+    [
+        ("inferenceConfig", {"maxTokens": 64000}, BEDROCK_LIMIT, {"maxTokens": 10000}),
+        (
+            "inferenceConfig",
+            {"temperature": 1, "topP": 0.9},
+            '{"message":"`temperature` and `top_p` cannot both be specified for this model."}',
+            {"topP": 0.9},
+        ),
+        (
+            "additionalModelRequestFields",
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}, "top_k": 9},
+            '{"message":"Malformed input request: #: extraneous key [thinking] is not permitted"}',
+            {"top_k": 9},
+        ),
+        (
+            "outputConfig",
+            {"effort": "max", "textFormat": {"type": "json_schema"}},
+            '{"message":"This model doesn\'t support the effort max. It is not supported."}',
+            {"effort": "high", "textFormat": {"type": "json_schema"}},
+        ),
+        ("generationConfig", {"maxOutputTokens": 64000, "seed": 1}, VERTEX_LIMIT, {"seed": 1}),
+        (
+            "generationConfig",
+            {"thinkingConfig": {"thinkingLevel": "low"}, "topK": 3},
+            '{"error":{"message":"Thinking level is not supported for this model."}}',
+            {"topK": 3},
+        ),
+    ],
+)
+def test_values_within_the_objects_of_bedrock_and_gemini_are_left_out(
+    place: str, sent: dict[str, Any], error: str, left: dict[str, Any]
+) -> None:
+    refused = RefusedValues()
+    body = json.dumps({"messages": [], place: sent}).encode()
+    with pytest.raises(ValueRefused):
+        refused.check("m", 400, body, error.encode())
+    assert json.loads(refused.without("m", body)[0]) == {"messages": [], place: left}
+
+
+def test_a_seed_out_of_range_says_nothing_about_another_callers_seed() -> None:
+    refused = RefusedValues()
+    error = b"seed: Input should be less than or equal to 9223372036854775807"
+    for seed in (2**64, -1):
+        body = json.dumps({"seed": seed}).encode()
+        with pytest.raises(ValueRefused):
+            refused.check("m", 400, body, error)
+        assert refused.without("m", body)[0] == b"{}"
+    assert refused.without("m", b'{"seed":42}') == (b'{"seed":42}', ())
+
+
+def test_a_temperature_that_is_refused_with_thinking_stays_in_requests_without() -> None:
+    refused = RefusedValues()
+    body = b'{"reasoning_effort":"high","temperature":0.2}'
+    with pytest.raises(ValueRefused):
+        refused.check("m", 400, body, b"temperature is not supported with this effort")
+    assert refused.without("m", body)[0] == b'{"reasoning_effort":"high"}'
+    other = b'{"reasoning_effort":"none","temperature":0.2}'
+    assert refused.without("m", other) == (other, ())
+
+
+def test_a_field_that_is_refused_because_of_another_is_left_out_itself() -> None:
+    refused = RefusedValues()
+    body = b'{"reasoning_effort":"high","top_p":0.9}'
+    with pytest.raises(ValueRefused):
+        refused.check("m", 400, body, b"`top_p` is not supported when thinking is enabled")
+    assert refused.without("m", body) == (b'{"reasoning_effort":"high"}', ("top_p",))
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [
+        ("max_tokens (64000) cannot be greater than 32768", {"max_tokens": 32768}),
+        ("this model supports up to 8192, max_tokens is 64000", {"max_tokens": 8192}),
+        ("Range of max_tokens should be [1, 8192]", {"max_tokens": 8192}),
+    ],
+)
+def test_other_words_for_limits_are_known(error: str, left: dict[str, Any]) -> None:
+    refused = RefusedValues()
+    with pytest.raises(ValueRefused):
+        refused.check("m", 400, b'{"max_tokens":64000}', error.encode())
+    assert json.loads(refused.without("m", b'{"max_tokens":64000}')[0]) == left
+
+
+def test_a_temperature_that_is_not_the_only_one_allowed_is_left_out() -> None:
+    refused = RefusedValues()
+    with pytest.raises(ValueRefused):
+        refused.check("m", 400, b'{"temperature":0.5}', b"invalid temperature: only 1 is allowed")
+    assert refused.without("m", b'{"temperature":0.5}')[0] == b"{}"
+
+
+def test_a_limit_that_another_model_takes_is_lowered_for_this_one() -> None:
+    refused = RefusedValues()
+    for model, asked, most in (("m", 64000, 16384), ("n", 16384, 8192)):
+        body = json.dumps({"max_tokens": asked}).encode()
+        with pytest.raises(ValueRefused):
+            refused.check(model, 400, body, f"max_tokens: at most {most}".encode())
+        assert json.loads(refused.without(model, body)[0]) == {"max_tokens": most}
+
+
+class Shrinking(ScriptedUpstream):
+    """Refuses each limit, and names one that is smaller by 1."""
+
+    async def _answer(self, call: Any, send: Any) -> None:
+        self.status, self.body = 200, None
+        if limit := call.json.get("max_completion_tokens"):
+            error = f"max_tokens is too large: this model takes at most {limit - 1}"
+            self.status, self.body = 400, json.dumps({"error": {"message": error}}).encode()
+        await super()._answer(call, send)
+
+
+@pytest.mark.anyio
+async def test_a_provider_that_refuses_the_limit_that_it_named_gets_none() -> None:
+    server = Shrinking()
+    async with proxied(server) as proxy:
+        assert await asked(proxy, maxOutputTokens=64000) == 200
+    sent = [call.json.get("max_completion_tokens") for call in server.calls]
+    assert sent == [64000, 63999, None]
+
+
 class Strict(ScriptedUpstream):
     """Refuses fields one after the other, as OpenAI does for models that reason."""
 

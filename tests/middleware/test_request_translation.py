@@ -382,6 +382,20 @@ def test_user_keeps_its_name() -> None:
     assert ask("anthropic", "openai", metadata={"user_id": "u1"})["user"] == "u1"
 
 
+@pytest.mark.parametrize("user", ["ann@example.org", "+1 (555) 010-9999", "5550109999", "x" * 257])
+def test_a_user_that_anthropic_refuses_becomes_a_digest(user: str) -> None:
+    """It answers 400 to e-mail addresses, telephone numbers and long ids."""
+    sent = ask("openai", "anthropic", user=user)["metadata"]["user_id"]
+    assert len(sent) == 64
+    assert sent.isalnum()
+    assert ask("openai", "anthropic", user=user)["metadata"]["user_id"] == sent
+
+
+@pytest.mark.parametrize("user", ["x" * 256, "ann", "a-5550109999", "12345"])
+def test_other_users_reach_anthropic(user: str) -> None:
+    assert ask("openai", "anthropic", user=user)["metadata"] == {"user_id": user}
+
+
 @pytest.mark.parametrize(("prefill", "mark"), [("plain", {}), ("prefix", {"prefix": True})])
 def test_last_turn_is_gone_on_with_where_the_upstream_can(
     prefill: Any, mark: dict[str, bool]

@@ -458,7 +458,7 @@ def test_content_is_told_to_chat_completions(part: dict[str, Any], told: dict[st
 def test_a_refusal_is_told_to_chat_completions() -> None:
     said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     written = translate(OPENAI_CHAT, input=[said, {"role": "user", "content": "Why?"}])
-    turn, _ = json.loads(written.body)["messages"]
+    *_, turn, _ = json.loads(written.body)["messages"]
     assert turn["refusal"] == "No."
 
 

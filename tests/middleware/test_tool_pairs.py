@@ -61,6 +61,36 @@ HISTORIES: dict[str, tuple[list[Any], list[str]]] = {
         [ASKED, call("1"), call("2"), *[result("1", "a"), result("2", "b")] * 2, GO_ON],
         ["user Look.", "calls 1 2", "1 a", "2 b", "user Go on."],
     ),
+    "another result of a call": (
+        [ASKED, call("1"), result("1", "a"), result("1", "b"), result("1", "a"), GO_ON],
+        [
+            "user Look.",
+            "calls 1",
+            "1 a",
+            "user The result of an earlier tool call:\nb\nGo on.",
+        ],
+    ),
+    "a conversation that begins with the model": (
+        [said("developer", "Be kind."), said("assistant", "Hello."), ASKED],
+        ["system Be kind.", "user (no message)", "assistant Hello.", "user Look."],
+    ),
+    "a conversation that begins with a call": (
+        [call("1"), result("1", "a"), GO_ON],
+        ["user (no message)", "calls 1", "1 a", "user Go on."],
+    ),
+    "a blank beginning of the model": (
+        [said("assistant", " "), ASKED],
+        ["user Look."],
+    ),
+    "nothing but a blank text": ([said("user", " ")], ["user (no message)"]),
+    "a blank text after a turn of the model": (
+        [ASKED, said("assistant", "One."), said("user", "")],
+        ["user Look.", "assistant One.", "user (no message)"],
+    ),
+    "two turns of the model in a row": (
+        [ASKED, said("assistant", "One."), said("assistant", "Two."), GO_ON],
+        ["user Look.", "assistant One.\nTwo.", "user Go on."],
+    ),
     "a result whose call was cut off": (
         [result("0", "z"), said("assistant", "Yes."), GO_ON],
         ["user The result of an earlier tool call:\nz", "assistant Yes.", "user Go on."],
@@ -87,6 +117,71 @@ async def test_each_call_has_one_result_directly_after_it(
         async with proxy.session.post(proxy.url + "/v1/responses", json=body) as response:
             assert (await reply_of(response)).status == 200
         assert [summary(each) for each in proxy.upstream.calls[0].json["messages"]] == sent
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "bedrock", "gemini"])
+async def test_the_user_begins_the_conversation(dialect: str) -> None:
+    async with proxied(provider={"dialect": dialect}) as proxy:
+        body = {"model": "m", "input": [said("assistant", "Hello."), ASKED], "store": False}
+        async with proxy.session.post(proxy.url + "/v1/responses", json=body):
+            pass
+        sent = proxy.upstream.calls[0].json
+    turns = sent["contents"] if dialect == "gemini" else sent["messages"]
+    assert [turn["role"] for turn in turns][::2] == ["user", "user"]
+    assert "(no message)" in str(turns[0])
+
+
+async def test_openai_takes_a_conversation_that_begins_with_the_model() -> None:
+    async with proxied(provider={"quirks": {"system": "anywhere"}}) as proxy:
+        body = {"model": "m", "input": [said("assistant", "Hello."), ASKED], "store": False}
+        async with proxy.session.post(proxy.url + "/v1/responses", json=body):
+            pass
+        messages = proxy.upstream.calls[0].json["messages"]
+    assert [summary(each) for each in messages] == ["assistant Hello.", "user Look."]
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "bedrock"])
+async def test_ids_that_are_equal_without_odd_characters_stay_two(dialect: str) -> None:
+    history = [ASKED, call("a.b"), call("a_b"), result("a_b", "2"), result("a.b", "1"), GO_ON]
+    async with proxied(provider={"dialect": dialect}) as proxy:
+        body = {"model": "m", "input": history, "store": False}
+        async with proxy.session.post(proxy.url + "/v1/responses", json=body):
+            pass
+        _, turn, results = proxy.upstream.calls[0].json["messages"]
+    if dialect == "anthropic":
+        ids = [block["id"] for block in turn["content"]]
+        told = {each["tool_use_id"]: each["content"] for each in results["content"][:2]}
+    else:
+        ids = [block["toolUse"]["toolUseId"] for block in turn["content"]]
+        found = [each["toolResult"] for each in results["content"][:2]]
+        told = {each["toolUseId"]: each["content"][0]["text"] for each in found}
+    assert [told[id] for id in ids] == ["1", "2"]
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "bedrock"])
+async def test_a_turn_that_the_model_continues_ends_without_a_space(dialect: str) -> None:
+    begun = {"role": "assistant", "content": "The answer is: \n"}
+    async with proxied(provider={"dialect": dialect}) as proxy:
+        await proxy.ask(messages=[{"role": "user", "content": "Hi "}, begun])
+        user, last = proxy.upstream.calls[0].json["messages"]
+    plain = dialect == "anthropic"
+    assert user["content"] == ("Hi " if plain else [{"text": "Hi "}])
+    assert last["content"] == ("The answer is:" if plain else [{"text": "The answer is:"}])
+
+
+async def test_an_error_that_says_nothing_reaches_claude() -> None:
+    response = {"functionResponse": {"name": "look", "response": {"error": ""}}}
+    contents = [
+        {"role": "user", "parts": [{"text": "Look."}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
+        {"role": "user", "parts": [response]},
+    ]
+    async with proxied(provider={"dialect": "anthropic"}) as proxy:
+        url = proxy.url + "/v1beta/models/m:generateContent"
+        async with proxy.session.post(url, json={"contents": contents}):
+            pass
+        [told] = proxy.upstream.calls[0].json["messages"][2]["content"]
+    assert (told["content"], told["is_error"]) == ("(no result)", True)
 
 
 async def test_many_turns_with_calls_cost_little() -> None:

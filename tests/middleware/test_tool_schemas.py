@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from time import process_time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headstart.canonical_request import portable_name, portable_schema
+from headstart.canonical_request import portable_name
+from headstart.schemas import inner_schemas, portable_schema
 from support.proxied import proxied, reply_of
 
 TEXT = {"type": "string"}
@@ -111,6 +116,76 @@ MENDED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"properties": [1], "allOf": [{"properties": True, "required": 1}, 2, {"properties": A}]},
         {"type": "object", "properties": A, "required": []},
     ),
+    "true in place of a schema": (
+        of({"type": "object", "properties": {"b": True}, "additionalProperties": True}),
+        of({"type": "object", "properties": {"b": {}}, "additionalProperties": True}),
+    ),
+    "false in place of a schema": (of({"items": False}), of({"items": {"not": {}}})),
+    "a text in place of a schema": (of("object"), of({})),
+    "a type that JSON does not have": (
+        {"properties": {"a": {"type": "any"}, "b": {"type": ["String", "date", "string"]}}},
+        {"type": "object", "properties": {"a": {}, "b": {"type": ["string"]}}},
+    ),
+    "a list of no values": (of({**TEXT, "enum": []}), of(TEXT)),
+    "a value twice": (of({"enum": [1, True, 1]}), of({"enum": [1, True]})),
+    "a required property twice": (
+        {"properties": A, "required": ["a", "a", 1]},
+        {"type": "object", "properties": A, "required": ["a"]},
+    ),
+    "keywords that are null": (
+        of({**TEXT, "default": None, "enum": None, "items": None}),
+        of({**TEXT, "default": None}),
+    ),
+    "a condition at the top": (
+        {"properties": {**A, **B}, "not": {"required": ["a", "b"]}, "enum": [{"a": "1"}]},
+        {"type": "object", "properties": {**A, **B}},
+    ),
+    "a pattern that looks ahead": (
+        of({**TEXT, "pattern": "^(?!\\.).*$", "format": "email"}),
+        of({**TEXT, "format": "email"}),
+    ),
+    "a usual pattern": (of({"pattern": "^(?:a|b)?$"}), of({"pattern": "^(?:a|b)?$"})),
+    "a reference with a text beside it": (
+        {**of({"$ref": "#/$defs/B", "description": "It."}), "$defs": {"B": TEXT}},
+        {**of({"anyOf": [{"$ref": "#/$defs/B"}], "description": "It."}), "$defs": {"B": TEXT}},
+    ),
+    "all of one reference": (
+        {**of({"allOf": [{"$ref": "#/$defs/B"}], "title": "B"}), "$defs": {"B": TEXT}},
+        {**of({"anyOf": [{"$ref": "#/$defs/B"}], "title": "B"}), "$defs": {"B": TEXT}},
+    ),
+    "one of two in a property": (
+        of({"oneOf": [TEXT, {"type": "null"}]}),
+        of({"anyOf": [TEXT, {"type": "null"}]}),
+    ),
+    "a reference to a member of a union": (
+        {"anyOf": [{"properties": A}, {"properties": {"b": {"$ref": "#/anyOf/0/properties/a"}}}]},
+        {
+            "type": "object",
+            "properties": {**A, "b": {"$ref": "#/$defs/part_0"}},
+            "required": [],
+            "$defs": {"part_0": TEXT},
+        },
+    ),
+    "a reference to a place of a tuple": (
+        {"properties": {"a": {"items": [TEXT]}, "b": {"$ref": "#/properties/a/items/0"}}},
+        {
+            "type": "object",
+            "properties": {"a": {"items": {"anyOf": [TEXT]}}, "b": {"$ref": "#/$defs/part_0"}},
+            "$defs": {"part_0": TEXT},
+        },
+    ),
+    "a reference to nothing": (
+        of({"$ref": "#/components/schemas/A", "description": "It."}),
+        of({"anyOf": [{}], "description": "It."}),
+    ),
+    "members that differ by true and 1": (
+        {"anyOf": [{"properties": {"a": {"const": 1}}}, {"properties": {"a": {"const": True}}}]},
+        {**of({"anyOf": [{"const": 1}, {"const": True}]}), "required": []},
+    ),
+    "either of an object and anything": (
+        {"anyOf": [{"properties": A, "required": ["a"]}, True]},
+        {"type": "object", "properties": A, "required": []},
+    ),
     "a reference to itself": (
         {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}},
         {
@@ -146,6 +221,77 @@ def test_references_in_circles_cost_little() -> None:
 def test_a_property_with_very_many_schemas_takes_any_value() -> None:
     members = [{"properties": {"a": {"const": number}}} for number in range(1_000)]
     assert portable_schema({"anyOf": members}) == {**of({}), "required": []}
+
+
+def test_references_to_parts_of_a_union_cost_little() -> None:
+    """Each reference names a part that holds all parts below it."""
+    inner: dict[str, Any] = TEXT
+    for depth in range(100):
+        reference = {"$ref": "#/anyOf/0/properties/a" + "/properties/a" * depth}
+        inner = {"type": "object", "properties": {"a": inner, f"r{depth}": reference}}
+    schema = {"anyOf": [{"properties": {"a": inner}}, {"properties": B}]}
+    assert len(json.dumps(portable_schema(schema))) < len(json.dumps(schema)) + 25_000
+
+
+def test_long_schemas_of_one_property_are_compared_once() -> None:
+    long = {"properties": {f"p{number}": TEXT for number in range(200)}}
+    defined = {f"D{n}": {"properties": {"a": {**long, "title": str(n)}}} for n in range(200)}
+    members = [{"$ref": f"#/$defs/D{number % 200}"} for number in range(4_000)]
+    begun = process_time()
+    sent = portable_schema({"$defs": defined, "anyOf": members})
+    assert sent is not None
+    assert len(sent["properties"]["a"]["anyOf"]) == 200
+    assert process_time() - begun < 1
+
+
+NAMES = st.sampled_from(["a", "b", "type", "properties", "required", "items", "$ref", "enum", ""])
+REFERENCES = st.sampled_from(["#/$defs/a", "#/properties/a", "#/anyOf/0/properties/a", "#/x"])
+KEYWORDS = st.sampled_from(
+    [{}, True, {"type": "array"}, {"type": "any"}, {"enum": []}, {"pattern": "(?=a)"}, {"not": {}}]
+)
+
+
+def with_parts(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, max_size=2)
+    parts = {
+        "type": st.sampled_from(["object", "ARRAY", ["object", "null"]]),
+        "properties": st.dictionaries(NAMES, inner, max_size=3),
+        "$defs": st.dictionaries(NAMES, inner, max_size=2),
+        "required": st.lists(NAMES, max_size=3),
+        **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), several),
+        **dict.fromkeys(("items", "not", "additionalProperties"), inner),
+        "$ref": REFERENCES,
+    }
+    return st.fixed_dictionaries({}, optional=parts)
+
+
+def lost_references(schema: dict[str, Any]) -> list[str]:
+    """Return the references that lead nowhere."""
+    found, waiting = [], [schema]
+    while waiting:
+        each = waiting.pop()
+        waiting += inner_schemas(each)
+        target: Any = schema
+        for name in each.get("$ref", "#/").split("/")[1:]:
+            if name:
+                target = target[int(name)] if isinstance(target, list) else target.get(name)
+            if not isinstance(target, dict | list):
+                found.append(each["$ref"])
+                break
+    return found
+
+
+@given(st.recursive(KEYWORDS, with_parts, max_leaves=12).filter(lambda each: each is not True))
+def test_any_schema_gets_a_form_that_all_providers_take(schema: dict[str, Any]) -> None:
+    before = json.dumps(schema)
+    sent = portable_schema(schema)
+    assert json.dumps(schema) == before, "the caller's schema stays as it is"
+    assert sent is not None
+    assert sent["type"] == "object"
+    assert isinstance(sent["properties"], dict)
+    assert sent.keys().isdisjoint({"anyOf", "oneOf", "allOf", "$ref", "not", "enum"})
+    assert lost_references(sent) == []
+    assert json.dumps(portable_schema(sent)) == json.dumps(sent)
 
 
 def test_a_function_without_a_schema_has_none() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 VALUES = {
     "types", "decisions", "interfaces", "errors", "observe", "sockets", "attempts", "reply",
-    "canonical_request", "settings", "usual_calls",
+    "canonical_request", "schemas", "settings", "usual_calls",
 }  # fmt: skip
 SETTINGS = {"config"}
 COMPONENTS = {"dialects", "report", *ROOMS}

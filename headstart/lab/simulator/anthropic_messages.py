@@ -38,7 +38,7 @@ from headstart.types import Frozen, Headers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headstart.lab.simulator.generation import Alternative, CalledTool
+    from headstart.lab.simulator.oracle import Alternative, CalledTool
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 _WITHOUT_SAMPLING = b"2026-10-21"

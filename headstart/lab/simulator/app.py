@@ -35,7 +35,6 @@ from headstart.lab.simulator.faults import (
     weather_effect,
 )
 from headstart.lab.simulator.gemini import GENERATES, GeminiWire
-from headstart.lab.simulator.generation import generate
 from headstart.lab.simulator.openai_chat import (
     CompletionsWire,
     OpenAIWire,
@@ -43,7 +42,7 @@ from headstart.lab.simulator.openai_chat import (
     listed_model,
 )
 from headstart.lab.simulator.openai_responses import ResponsesWire, serve_responses
-from headstart.lab.simulator.oracle import Oracle
+from headstart.lab.simulator.oracle import Oracle, generate
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
 from headstart.lab.simulator.simulated_calls import (
     CallFacts,

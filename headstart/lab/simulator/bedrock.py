@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headstart.lab.simulator.chat_request import WantedFormat
-    from headstart.lab.simulator.generation import Alternative
+    from headstart.lab.simulator.oracle import Alternative
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 CONVERSES = re.compile(rb"/model/([^/]+)/(converse|converse-stream)")

@@ -27,7 +27,7 @@ from headstart.types import Frozen, Headers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.lab.simulator.generation import Alternative, CalledTool, Likelihood
+    from headstart.lab.simulator.oracle import Alternative, CalledTool, Likelihood
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 _FINISHES = {

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from headstart.errors import ConfigError
-from headstart.lab.simulator.generation import Generation, filtered
+from headstart.lab.simulator.oracle import Generation, filtered
 from headstart.lab.simulator.profiles import find_named
 from headstart.lab.simulator.simulated_calls import Ending, ScriptedError, ScriptedReply, TimedPiece
 from headstart.types import Frozen

@@ -26,7 +26,7 @@ from headstart.types import Frozen, Headers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from headstart.lab.simulator.generation import Alternative, Likelihood
+    from headstart.lab.simulator.oracle import Alternative, Likelihood
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 

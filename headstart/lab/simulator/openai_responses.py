@@ -31,7 +31,7 @@ from headstart.types import UNDECODABLE, Frozen
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from headstart.lab.simulator.generation import Alternative
+    from headstart.lab.simulator.oracle import Alternative
     from headstart.lab.simulator.simulated_calls import (
         Message,
         Pace,

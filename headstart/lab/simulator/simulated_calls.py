@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from headstart.lab.simulator.chat_request import BadRequest, ChatBody
-from headstart.lab.simulator.generation import Generation, Likelihood, likelihoods
+from headstart.lab.simulator.oracle import Generation, Likelihood, likelihoods
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
