@@ -133,7 +133,7 @@ ACCOUNT_HEADERS = frozenset[bytes]().union(
 PROTOCOL_HEADERS = frozenset[bytes]().union(*(each.key.headers for each in _CLIENTS))
 """Headers that change the meaning of the same body."""
 
-RELAYED_PREFIXES = tuple(dict.fromkeys(each.prefix for each in _CLIENTS))
+RELAYED_PREFIXES = tuple(dict.fromkeys(prefix for each in _CLIENTS for prefix in each.prefixes))
 """The beginnings of the paths that go to providers."""
 
 SOCKET_PREFIXES = (
@@ -165,8 +165,8 @@ _FIRST_VERSION = re.compile(rf"^{VERSION}(?=/)")
 _LAST_VERSION = re.compile(rf"{VERSION}$")
 _OWN_VERSION = re.compile(rf"{VERSION}(?:$|/projects/)")
 """The version of an API at the end of a base URL, or at the beginning of one of Google Cloud."""
-_ROOTED = "/ws/"
-"""The beginning of paths that are not below a version of the API (Gemini's WebSockets)."""
+_ROOTED = ("/ws/", "/upload/")
+"""The beginnings of paths that no version comes before: of Gemini's WebSockets and its files."""
 
 
 def path_below(base: str, path: str, dialect: DialectName) -> str:
