@@ -201,6 +201,19 @@ def claiming(path: bytes, headers: Headers) -> Dialect:
     return next(each for each in reversed(_CLIENTS) if each.claims(path, headers))
 
 
+_OF_OPENAI = (OPENAI_CHAT.name, OPENAI_RESPONSES.name)
+
+
+def takers_of(dialect: str) -> tuple[str, ...]:
+    """Return the dialects whose upstreams may take relayed requests of one, the best first.
+
+    OpenAI's two dialects share files, batches and the like.
+    """
+    if dialect not in _OF_OPENAI:
+        return (dialect,)
+    return (dialect, *(each for each in _OF_OPENAI if each != dialect))
+
+
 def with_retry_after(headers: Headers, body: bytes) -> Headers:
     """Return an error's headers with the wait that some providers name in its body alone."""
     if any(name == b"retry-after" for name, _ in headers):
