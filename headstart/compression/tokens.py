@@ -33,9 +33,11 @@ _MESSAGES = frozenset(("messages", "contents"))
 _AS_JSON = frozenset(("tools", "input", "args", "response"))
 """Fields whose values the model sees as JSON."""
 _MEDIA = frozenset(("source", "inlineData", "inline_data", "fileData", "file_data"))
+_URLS = frozenset(("image_url", "url", "file_data"))
 _UNSEEN = words_of("""
     model role type id tool_use_id signature thoughtSignature thinking cache_control metadata
     toolConfig tool_choice generationConfig safetySettings output_config service_tier betas
+    call_id status encrypted_content previous_response_id prompt_cache_key
 """)
 """Fields that the model does not see, or that cost next to nothing."""
 
@@ -51,6 +53,8 @@ def count_prompt(document: Mapping[str, Any], model: str) -> int:
     files and the tokens around the texts are estimates.
     """
     texts: list[str] = []
+    if isinstance(items := document.get("input"), list):  # a conversation of Responses
+        document = {**document, "input": "", "messages": items}
     others = sum(_collect(document, texts))
     return others + count_tokens("\n".join(texts), model).tokens
 
@@ -66,6 +70,8 @@ def _collect(value: Any, texts: list[str]) -> Iterator[int]:
         for name, inner in value.items():
             if name in _MEDIA and isinstance(inner, dict):
                 yield from _media(inner, texts)
+            elif name in _URLS and isinstance(inner, str) and inner.startswith("data:"):
+                yield MEDIA_TOKENS
             elif name in _AS_JSON and not isinstance(inner, str):
                 texts.append(msgspec.json.encode(inner).decode())
             elif name not in _UNSEEN:

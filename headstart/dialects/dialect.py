@@ -377,10 +377,10 @@ class Dialect(UpstreamDialect):
     """Form of requests that ask for a number of tokens; None: there are none."""
     limit_headers: LimitHeaders | None = None
     """Headers in which answers report limits; None: they report none."""
-    prefix: bytes = b"/v1/"
-    """The beginning of the paths that go to its providers."""
+    prefixes: tuple[bytes, ...] = (b"/v1/",)
+    """The beginnings of the paths that go to its providers."""
     socket_prefix: bytes | None = None
-    """The beginning of the paths of WebSockets, where it differs from ``prefix``."""
+    """The beginning of the paths of WebSockets, where it is not one of ``prefixes``."""
     claims: Callable[[bytes, Headers], bool] = _claims_nothing
     """Tells whether a relayed request is of this dialect alone, by its path and headers."""
     parse_request: Callable[[bytes], ChatRequest]

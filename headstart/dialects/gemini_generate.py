@@ -126,12 +126,14 @@ def _streamed(path: bytes, query: bytes) -> tuple[bytes, bytes] | None:
     return path, b"&".join(filter(None, (query, b"alt=sse")))
 
 
+_PREFIXES = (b"/v1beta/", b"/v1alpha/", b"/upload/v1")
+"""Of paths that only Google's clients use. They send files to ``/upload/v1beta/files``."""
 _SOCKETS = b"/ws/google."
 """The beginning of the paths of Gemini's Live API, which name its service."""
 
 
 def _claims(path: bytes, headers: Headers) -> bool:
-    return path.startswith((b"/v1beta/", _SOCKETS)) or any(
+    return path.startswith((*_PREFIXES, _SOCKETS)) or any(
         name == b"x-goog-api-key" for name, _ in headers
     )
 
@@ -496,7 +498,7 @@ GEMINI_GENERATE = Dialect(
         re.compile(rb"/v1(?:beta)?/models/[^/:]+:countTokens"),
         lambda tokens: {"totalTokens": tokens},
     ),
-    prefix=b"/v1beta/",
+    prefixes=_PREFIXES,
     socket_prefix=_SOCKETS,
     text_fields=frozenset({"text"}),
     reasoning_field=THOUGHT,

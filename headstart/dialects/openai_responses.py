@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
+    CountForm,
     Dialect,
     FieldUse,
     KeyForm,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.dialects.request_form import PromptMessage
+    from headstart.types import Headers
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
@@ -384,6 +387,10 @@ def _is_text(part: dict[str, Any]) -> bool:
     return part.get("type") in ("input_text", "output_text") and isinstance(part.get("text"), str)
 
 
+def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
+    return (path + b"/").startswith(b"/v1/responses/")
+
+
 OPENAI_RESPONSES = Dialect(
     name=NAME,
     setting="responses",
@@ -398,6 +405,11 @@ OPENAI_RESPONSES = Dialect(
     limit_headers=OPENAI_CHAT.limit_headers,
     apply_quirks=apply_quirks,
     heartbeat=b": waiting\n\n",
+    claims=_claims,
+    count=CountForm(
+        re.compile(rb"/v1/responses/input_tokens"),
+        lambda tokens: {"object": "response.input_tokens", "input_tokens": tokens},
+    ),
     paths=("/v1/responses",),
     names_answers=True,
     known_id=known_id,

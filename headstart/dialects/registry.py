@@ -133,7 +133,7 @@ ACCOUNT_HEADERS = frozenset[bytes]().union(
 PROTOCOL_HEADERS = frozenset[bytes]().union(*(each.key.headers for each in _CLIENTS))
 """Headers that change the meaning of the same body."""
 
-RELAYED_PREFIXES = tuple(dict.fromkeys(each.prefix for each in _CLIENTS))
+RELAYED_PREFIXES = tuple(dict.fromkeys(prefix for each in _CLIENTS for prefix in each.prefixes))
 """The beginnings of the paths that go to providers."""
 
 SOCKET_PREFIXES = (
@@ -165,8 +165,8 @@ _FIRST_VERSION = re.compile(rf"^{VERSION}(?=/)")
 _LAST_VERSION = re.compile(rf"{VERSION}$")
 _OWN_VERSION = re.compile(rf"{VERSION}(?:$|/projects/)")
 """The version of an API at the end of a base URL, or at the beginning of one of Google Cloud."""
-_ROOTED = "/ws/"
-"""The beginning of paths that are not below a version of the API (Gemini's WebSockets)."""
+_ROOTED = ("/ws/", "/upload/")
+"""The beginnings of paths that no version comes before: of Gemini's WebSockets and its files."""
 
 
 def path_below(base: str, path: str, dialect: DialectName) -> str:
@@ -199,6 +199,19 @@ FORMS: Mapping[str, RequestForm] = _Forms({name: each.form for name, each in DIA
 def claiming(path: bytes, headers: Headers) -> Dialect:
     """Return the dialect of a relayed request. Only the first dialect takes any path."""
     return next(each for each in reversed(_CLIENTS) if each.claims(path, headers))
+
+
+_OF_OPENAI = (OPENAI_CHAT.name, OPENAI_RESPONSES.name)
+
+
+def takers_of(dialect: str) -> tuple[str, ...]:
+    """Return the dialects whose upstreams may take relayed requests of one, the best first.
+
+    OpenAI's two dialects share files, batches and the like.
+    """
+    if dialect not in _OF_OPENAI:
+        return (dialect,)
+    return (dialect, *(each for each in _OF_OPENAI if each != dialect))
 
 
 def with_retry_after(headers: Headers, body: bytes) -> Headers:

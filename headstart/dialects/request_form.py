@@ -295,8 +295,10 @@ class PromptMessages:
         return {**self._document, self._form.field: written}
 
 
-_HOSTED = ("mcp_servers", "container")
-"""If one of these fields has a value, the provider runs a tool or a search."""
+_HOSTED = ("mcp_servers", "container", "enable_search")
+"""If one of these fields has a value, the provider runs a tool or a search (at Qwen)."""
+_SEARCH = "search_parameters"
+"""xAI's field for a search. Its ``mode`` is ``auto`` unless it says otherwise."""
 _OWN_TOOLS = frozenset({"function", "custom"})
 """Types of tools that the caller runs. The provider runs all other tools, on live data."""
 _TOOL_ROLES = frozenset({"tool", "function"})
@@ -323,7 +325,9 @@ class RequestForm:
     """A request may contain a predicted output."""
     tool_result = "tool_use_id"
     """A field of each part of a message that holds the results of a tool."""
-    work_fields = words_of("background modalities audio web_search_options tools").union(_HOSTED)
+    work_fields = words_of("background modalities audio web_search_options tools").union(
+        _HOSTED, (_SEARCH,)
+    )
     """The fields that can ask for work beside text. Most requests have none of them."""
     own_blocks = frozenset({"text", "thinking", "redacted_thinking"})
     """Blocks of an answer with the model's own words. Other blocks report what hosted tools did."""
@@ -474,6 +478,9 @@ class RequestForm:
         if document.get("audio") is not None or _wants_audio(self.modalities(document)):
             return "audio"
         if document.get("web_search_options") is not None or any(map(document.get, _HOSTED)):
+            return "hosted-tools"
+        search = document.get(_SEARCH)
+        if isinstance(search, dict) and search.get("mode") != "off":
             return "hosted-tools"
         tools = document.get("tools")
         listed = tools if isinstance(tools, list) else ()

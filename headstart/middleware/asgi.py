@@ -399,8 +399,9 @@ async def _own_lifespan(receive: Receive, send: Send, asked: str = "") -> None:
 
 _NO_PATH = (
     "no such path: the base URL of OpenAI's clients ends in /v1, and that of Anthropic's and "
-    "Google's clients does not. The native paths of other APIs and servers (such as /generate, "
-    "/completion, /v2/models/...) are not served: take a client of OpenAI for their models"
+    "Google's clients does not (if it fails without, try /v1 or /v1beta). The native paths of "
+    "other APIs and servers (such as /generate, /completion, /v2/models/...) are not served: take "
+    "a client of OpenAI for their models"
 )
 _NO_COHERE_PATH = (
     "no such path: of the paths of Cohere's clients only /v2/rerank is served. Chat with Cohere's "

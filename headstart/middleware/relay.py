@@ -395,7 +395,7 @@ def _timed_out(attempt: Attempt) -> Attempt:
     )
 
 
-_RESOURCE = re.compile(rb"/v\d[a-z0-9]{0,8}/[a-z_]{1,32}(?![^/:])")
+_RESOURCE = re.compile(rb"(?:/upload)?/v\d[a-z0-9]{0,8}/[a-z_]{1,32}(?![^/:])")
 _METHOD = re.compile(rb"/v1beta/.*(:[A-Za-z]{1,32})$")
 
 

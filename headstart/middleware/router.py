@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from headstart.dialects.dialect import Dialect, ListedModel, ModelsForm, UpstreamDialect
-from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS, DocumentForm
+from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS, DocumentForm, takers_of
 from headstart.errors import (
     HeadstartError,
     NoUpstream,
@@ -217,9 +217,10 @@ class Router:
         """
         taken = self.routes.get(route, NO_ROUTE)
         if taken.candidate is None:
-            return self._choose_provider(dialect, model, translates=False).relay
-        if dialect in taken.relays:
-            return taken.relays[dialect]
+            return self._choose_provider(self._taker(dialect), model, translates=False).relay
+        for each in takers_of(dialect):
+            if each in taken.relays:
+                return taken.relays[each]
         raise _nobody(route, dialect)
 
     def untranslated(self, dialect: str, model: str, route: str) -> Candidate | None:
@@ -242,8 +243,16 @@ class Router:
 
     def tells_models_apart(self, dialect: str) -> bool:
         """Tell whether the model of a relayed request decides which upstream answers."""
-        able = [each for each in self.providers if each.speaks(dialect)]
+        spoken = self._taker(dialect)
+        able = [each for each in self.providers if each.speaks(spoken)]
         return len(able) > 1 or any(each.named for each in able)
+
+    def _taker(self, dialect: str) -> str:
+        """Return the dialect of the upstreams that take a dialect's relayed requests."""
+        for each in takers_of(dialect):
+            if any(provider.speaks(each) for provider in self.providers):
+                return each
+        return dialect
 
     def _choose_for_chat(self, dialect: str, model: str, route: str) -> ChosenCandidate:
         candidate = self.pick(dialect, model, route)

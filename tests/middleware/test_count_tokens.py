@@ -14,6 +14,8 @@ from support.relaying import relay_to, says
 pytestmark = pytest.mark.anyio
 
 COUNT = "/v1/messages/count_tokens"
+RESPONSES_COUNT = "/v1/responses/input_tokens"
+PICTURE = "data:image/png;base64," + "iVBORw0KGgo" * 9_000
 ANTHROPIC = {"dialect": "anthropic"}
 NO_MODEL = b'{"type":"error","error":{"type":"not_found_error"}}'
 COUNTED = says("200 OK", b'{"input_tokens":41}')
@@ -52,6 +54,59 @@ async def test_the_model_decides_whether_the_count_is_ours() -> None:
     assert chat.requests == []
     assert len(claude.requests) == 1
     assert (row.status, row.upstream, row.model, row.attempts) == (200, "", "gpt", ())
+
+
+@pytest.mark.parametrize("speaks", [{"dialect": "responses"}, {"also_speaks": ["responses"]}])
+@pytest.mark.parametrize("chat_first", [False, True])
+async def test_a_provider_of_responses_counts_for_its_clients(
+    speaks: dict[str, Any], chat_first: bool
+) -> None:
+    answer = b'{"object":"response.input_tokens","input_tokens":41}'
+    chat, able = RawUpstream(COUNTED), RawUpstream(says("200 OK", answer))
+    upstreams, options = ((chat, able), ({}, speaks)) if chat_first else ((able,), (speaks,))
+    routes = ({"name": "r", "upstreams": ["a", "b"][: len(upstreams)]},)
+    if chat_first:
+        routes[0]["strategy"] = "fallback"
+    async with relay_to(*upstreams, routes=routes, options=options) as gate:
+        status, headers, body = await gate.ask(RESPONSES_COUNT, b'{"model":"m","input":"hi"}')
+    assert (status, body) == (200, answer)
+    assert "x-headstart-estimated" not in headers
+    assert (len(able.requests), chat.requests) == (1, [])
+
+
+TEXT = {"type": "input_text", "text": "word " * 100}
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        ("word " * 100, 110),
+        (
+            [
+                {"role": "user", "content": [TEXT]},
+                {"type": "reasoning", "encrypted_content": "x" * 9999},
+            ],
+            120,
+        ),
+        ([{"type": "function_call_output", "call_id": "c" * 99, "output": "word " * 100}], 115),
+        (
+            [{"role": "user", "content": [TEXT, {"type": "input_image", "image_url": PICTURE}]}],
+            2_000,
+        ),
+    ],
+)
+async def test_a_count_for_a_client_of_responses_is_ours_if_the_chat_would_be_translated(
+    asked: object, most: int
+) -> None:
+    chat = RawUpstream(COUNTED)
+    async with relay_to(chat, routes=()) as gate:
+        body = json.dumps({"model": "gpt-4o", "input": asked}).encode()
+        status, headers, answer = await gate.ask(RESPONSES_COUNT, body)
+    counted = json.loads(answer)
+    assert (status, headers["x-headstart-estimated"]) == (200, "tokens")
+    assert counted["object"] == "response.input_tokens"
+    assert 95 <= counted["input_tokens"] <= most
+    assert chat.requests == []
 
 
 @pytest.mark.parametrize(

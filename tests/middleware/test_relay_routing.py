@@ -117,6 +117,24 @@ async def test_clients_of_ollama_are_told_in_their_form_what_to_take(
     assert "Take a client of OpenAI" in json.loads(body)["error"]
 
 
+@pytest.mark.parametrize(
+    "path", ["/upload/v1beta/files", "/upload/v1/files?uploadType=x", "/v1alpha/auth_tokens"]
+)
+async def test_paths_of_googles_clients_go_to_its_upstream_with_their_headers(path: str) -> None:
+    place = b"http://files.test/upload/v1beta/files?upload_id=1"
+    chat, google = (
+        RawUpstream(ANSWER),
+        RawUpstream(says("200 OK", headers=b"x-goog-upload-url: " + place + b"\r\n")),
+    )
+    headers = "X-Goog-Upload-Command: start\r\nX-Goog-Api-Key: k\r\n"
+    async with relay_to(chat, google, routes=(), options=({}, {"dialect": "gemini"})) as gate:
+        status, answered, _ = await gate.ask(path, b'{"file":{}}', headers)
+    assert (status, google.targets, chat.requests) == (200, [path.encode()], [])
+    assert google.header(b"x-goog-upload-command") == [b"start"]
+    assert google.header(b"x-goog-api-key") == [b"k"]
+    assert answered["x-goog-upload-url"] == place.decode()
+
+
 async def test_another_upstream_is_asked_for_a_model_that_the_first_does_not_have() -> None:
     unknown = b'{"error":{"message":"no","code":"model_not_found"}}'
     first, second = RawUpstream(says("404 Not Found", unknown)), RawUpstream(ANSWER)
@@ -425,6 +443,7 @@ async def test_the_books_say_that_the_client_left_or_that_the_time_was_over(
         (b"/v1/files/file-abc/content", "/v1/files"),
         (b"/v1/files", "/v1/files"),
         (b"/v1beta/models/gemini-x:embedContent", "/v1beta/models:embedContent"),
+        (b"/upload/v1beta/files", "/upload/v1beta/files"),
         (b"/v1/models/ft:gpt:acme:mine:abc", "/v1/models"),
         (b"/v1/MyName", "other"),
         (b"/v1/%20", "other"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Candidate
 
 CHAT, MESSAGES, GEMINI = "openai-chat", "anthropic-messages", "gemini-generate"
+RESPONSES = "openai-responses"
 
 
 class Named:
@@ -154,6 +155,27 @@ def test_a_relayed_request_goes_to_the_first_upstream_of_its_dialect(
         [provider("chat"), provider("claude", MESSAGES), provider("gemini", GEMINI)], {}
     )
     assert router.relayed(claiming(path, headers).name, "", "").name == name
+
+
+@pytest.mark.parametrize(
+    ("upstreams", "path", "name"),
+    [
+        ({"chat": CHAT, "resp": RESPONSES}, b"/v1/responses/resp_1", "resp"),
+        ({"chat": CHAT, "resp": RESPONSES}, b"/v1/files", "chat"),
+        ({"chat": CHAT, "claude": MESSAGES}, b"/v1/responses/compact", "chat"),
+        ({"claude": MESSAGES, "resp": RESPONSES}, b"/v1/files", "resp"),
+    ],
+)
+def test_upstreams_of_openais_two_dialects_stand_in_for_each_other(
+    upstreams: dict[str, str], path: bytes, name: str
+) -> None:
+    providers = [provider(each, dialect) for each, dialect in upstreams.items()]
+    members = {each.dialect: each.relay for each in providers}
+    taken = BuiltRoute(cast("Candidate", Named(*upstreams)), members)
+    router = Router(providers, {"all": taken})
+    dialect = claiming(path, ()).name
+    assert router.relayed(dialect, "", "").name == name
+    assert router.relayed(dialect, "", "all").name == name
 
 
 def test_a_route_binds_what_is_relayed_to_its_upstreams_of_the_dialect() -> None:

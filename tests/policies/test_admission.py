@@ -82,6 +82,9 @@ HOSTED: dict[str, Any] = {"tools": [{"type": "function", "function": {}}, {"type
         (request(**HOSTED), "hosted-tools"),
         (request(mcp_servers=[{"type": "url"}]), "hosted-tools"),
         (request(container="c1"), "hosted-tools"),
+        (request(enable_search=True), "hosted-tools"),
+        (request(search_parameters={"mode": "auto"}), "hosted-tools"),
+        (request(search_parameters={"max_search_results": 3}), "hosted-tools"),
         (request(max_tokens=0), "cache-warming"),
     ],
 )
@@ -98,6 +101,7 @@ def test_requests_that_bypass_the_cache(refused: ChatRequest, reason: str) -> No
         request(tools=[{"type": "function"}, {"type": "custom"}, {}]),
         request(tools="none"),
         request(mcp_servers=[], container=None),
+        request(enable_search=False, search_parameters={"mode": "off"}),
     ],
 )
 def test_ordinary_requests_are_looked_up(allowed: ChatRequest) -> None:
