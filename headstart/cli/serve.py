@@ -23,7 +23,13 @@ from headstart.config.names import hint
 from headstart.config.providers import discover, model_table, preset, providers
 from headstart.config.strategies import strategy_of
 from headstart.errors import ConfigError
-from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, masked_url
+from headstart.settings import (
+    DialectName,
+    RouteMatch,
+    RouteSettings,
+    UpstreamSettings,
+    masked_url,
+)
 from headstart.sockets import bind
 
 if TYPE_CHECKING:
@@ -47,6 +53,11 @@ class ServeOptions:
     workers: str | None = setting("server.workers", metavar="N|auto")
     profile: str | None = setting("server.profile")
     upstream: str | None = upstream_field("Base URL of one upstream, which gets the callers' keys.")
+    dialect: str | None = option(
+        None,
+        "The API that --upstream speaks.  [default: that of a known provider, else openai]",
+        click.Choice(get_args(DialectName)),
+    )
     race: str | None = option(
         None, "Ask all these providers at once; the first token wins.", metavar="A,B"
     )
@@ -77,6 +88,7 @@ def serve(options: ServeOptions) -> None:
 
     Examples:
       headstart serve --upstream https://api.openai.com/v1
+      headstart serve --upstream http://127.0.0.1:9000 --dialect anthropic
       OPENAI_API_KEY=… headstart serve --port 8080
       headstart serve --race groq,together --model llama-3.3-70b
       headstart serve --config headstart.toml
@@ -132,6 +144,15 @@ def worker_count(server: ServerSettings) -> int:
     return count
 
 
+def _upstream_override(base_url: str | None, dialect: str | None) -> list[dict[str, str]] | None:
+    if base_url is None:
+        if dialect is not None:
+            raise click.UsageError("--dialect goes with --upstream")
+        return None
+    named = {"base_url": base_url, "dialect": dialect}
+    return [{key: value for key, value in named.items() if value is not None}]
+
+
 def chosen_settings(options: ServeOptions) -> tuple[Settings, list[str]]:
     """Return the settings from the options and the configuration, and notes on them.
 
@@ -145,7 +166,7 @@ def chosen_settings(options: ServeOptions) -> tuple[Settings, list[str]]:
         "server.profile": options.profile,
         "server.access_log": options.access_log,
         "cache.store": options.store,
-        "upstream": None if options.upstream is None else [{"base_url": options.upstream}],
+        "upstream": _upstream_override(options.upstream, options.dialect),
     }
     settings = load_settings(options.config, os.environ, overrides)
     chosen = [(kind, names) for kind in KINDS if (names := getattr(options, kind))]

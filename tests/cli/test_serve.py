@@ -27,7 +27,7 @@ import websockets.sync.server
 from websockets.exceptions import ConnectionClosed
 
 from headstart.__main__ import main
-from headstart.cli.serve import banner, billed_notes, with_route
+from headstart.cli.serve import ServeOptions, banner, billed_notes, chosen_settings, with_route
 from headstart.config.checks import checked
 from headstart.config.providers import lists_models, providers
 from headstart.config.strategies import strategy_of
@@ -535,6 +535,7 @@ def test_serve_names_the_reason_why_it_cannot_start(
         (["--upstream", "api.openai.com/v1"], "must start with http:// or https://"),
         (["--race", "groq,together", "--hedge", "groq,together"], "exclude each other"),
         (["--model", "gpt-oss-20b"], "one of --race"),
+        (["--dialect", "gemini"], "--dialect goes with --upstream"),
     ],
 )
 def test_a_route_that_cannot_be_is_refused(
@@ -544,6 +545,13 @@ def test_a_route_that_cannot_be_is_refused(
         main(["serve", *arguments])
     assert left.value.code == 2
     assert reason in capsys.readouterr().err
+
+
+def test_an_upstream_on_the_command_line_speaks_the_named_dialect() -> None:
+    url = "http://127.0.0.1:9"
+    for dialect, expected in (("anthropic", "anthropic"), (None, "openai")):
+        settings, _ = chosen_settings(ServeOptions(upstream=url, dialect=dialect))
+        assert [(each.base_url, each.speaks) for each in settings.upstream] == [(url, expected)]
 
 
 def test_a_race_of_presets_needs_no_file() -> None:
