@@ -408,7 +408,7 @@ def _begin_answer(
         cycle.chunked_encoding = True
     else:
         cycle.chunked_encoding, cycle.expected_content_length = False, int(values[form.length])
-    cycle.response_started = True
+    cycle.response_started, cycle.waiting_for_100_continue = True, False
     _UnsentHead(loop, cycle, STATUS_LINE[status] + form.lines % values)
     return True
 

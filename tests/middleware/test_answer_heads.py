@@ -230,3 +230,25 @@ async def test_an_answer_in_the_turn_in_which_the_client_leaves_raises_nothing()
         writer.close()
         await writer.wait_closed()
     assert ends == ["answered"]
+
+
+async def test_no_interim_answer_follows_the_head() -> None:
+    """The client has sent its body without waiting for permission (100 Continue)."""
+    began = asyncio.Event()
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await began.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [KIND, SIZE]})
+        await receive()
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    class Protocol(BoundedHeadProtocol):
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            began.set()
+
+    asked = b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\na"
+    async with serving(Protocol, app) as url:
+        said = await ask_raw(url, GET.replace(b"GET", b"POST")[:-2] + asked + LAST)
+    assert b"100 Continue" not in said
+    assert said.count(b"\r\n\r\nok") == 2
