@@ -266,6 +266,19 @@ def test_a_search_of_the_client_is_a_function_and_what_it_finds_can_be_called() 
     assert form.work_beside_text(document) is None
 
 
+def test_the_description_of_a_namespace_is_told_once_however_its_tools_are_found() -> None:
+    tools = [{**LOOK, "name": name, "description": name} for name in ("look", "list", "read")]
+    listed, found = ({**FOUND, "tools": some} for some in (tools[:1], tools[1:]))
+    output = {**SEARCHED[2], "tools": [found]}
+    for offered, expected in (
+        ([SEARCH], ["The docs.\n\nlist", "read"]),
+        ([SEARCH, listed], ["The docs.\n\nlook", "list", "read"]),
+    ):
+        written = sent("responses", "openai", input=[*SEARCHED[:2], output], tools=offered)
+        told = [each["function"]["description"] for each in written["tools"][1:]]
+        assert told == expected
+
+
 def test_a_search_may_find_tools_of_any_kind() -> None:
     tools = [{**LOOK, "name": "crm.look"}, RESPONSES_TOOL, LOOK]
     asked: dict[str, Any] = {"input": [*SEARCHED[:2], {**SEARCHED[2], "tools": tools}]}
