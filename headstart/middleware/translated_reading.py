@@ -122,8 +122,10 @@ class _Canonical:
         )
         own: list[StreamEvent] = []
         for event in translated:
-            if type(event) is Finished and self._inputs:
-                places = [place for place in self._inputs if place[0] == event.choice]
+            if self._inputs and isinstance(event, Finished | Ended):
+                # Some servers end a stream without a reason.
+                choice = event.choice if isinstance(event, Finished) else None
+                places = [place for place in self._inputs if choice in (place[0], None)]
                 own += filter(None, [self._inputs.pop(place).end() for place in places])
             if (found := self._own(event)) is not None:
                 own.append(found)

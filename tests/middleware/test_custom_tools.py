@@ -329,3 +329,24 @@ def test_a_call_of_the_search_is_the_clients_again() -> None:
     assert item == SEARCHED[1] | {"call_id": "t1"}
     whole = OPENAI_RESPONSES.write_body(folded(piece.events), "id-1", 7)
     assert json.loads(whole)["output"][0] == {"id": id, **item}
+
+
+def test_calls_are_whole_if_the_stream_ends_without_a_reason() -> None:
+    """Some servers of Chat Completions leave out ``finish_reason``."""
+    events: list[Any] = [
+        Started(id="i", model="m"),
+        ToolCallDelta(index=0, id="t0", name="patch", arguments='{"text": "a"}'),
+        ToolCallDelta(index=1, id="t1", name="tool_search", arguments='{"query":"docs"}'),
+        Ended(),
+    ]
+    kinds = {"patch": "custom", "tool_search": "tool_search"}
+    naming = AnswerNames("01H", "id-1", 7, call_kinds=kinds)
+    encoder = OPENAI_RESPONSES.encoder("id-1", 7, include_usage=True)
+    reader = Reencoder(OPENAI_CHAT, OPENAI_RESPONSES, naming, encoder)
+    lines = encoded(OPENAI_CHAT, events).splitlines(keepends=True)
+    sent = b"".join(line for line in lines if b'finish_reason":"' not in line)
+    written = reader.feed(sent).data + reader.end().data
+    parts = folded(decoded(OPENAI_RESPONSES, written)).choices[0].parts
+    [call] = [part for part in parts if isinstance(part, ToolCall)]
+    assert (call.kind, call.arguments) == ("custom", "a")
+    assert b'"type":"tool_search_call"' in written
