@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -206,6 +207,18 @@ def test_arguments_in_another_form_are_handed_on_as_text(
     pieces = [arguments[at : at + size] for at in range(0, len(arguments), size)]
     [call], _ = answered(client, pieces)
     assert (call.kind, call.arguments) == ("custom", text)
+
+
+def test_a_text_of_many_escapes_takes_little_memory() -> None:
+    lines = "\n" * 200_000
+    tracemalloc.start()
+    try:
+        [call], _ = answered("responses", [json.dumps({"input": lines})])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert call.arguments == lines
+    assert most < 60 * len(lines)
 
 
 def test_the_text_is_sent_as_it_comes() -> None:
