@@ -68,10 +68,12 @@ _MOST_EMPTY = 0.2
 """The largest share of the cells that may have a look of their own and no words."""
 _ATTRIBUTE_VALUE = re.compile(r"=\s*+(?:\"[^\"]*\"|'[^']*'|[^\s\"'>]+)")
 _LABELS_IN_SVG = r"(?:desc|foreignobject|text|title)\b"
+# Python 3.11.2 goes on where a repetition failed, unless an alternative fails at once.
 _LABEL_IN_SVG = re.compile(
-    rf"<{_LABELS_IN_SVG}[^<>]*+>((?:(?!</?{_LABELS_IN_SVG}).)*+)(?=<)", re.DOTALL | re.IGNORECASE
+    rf"<{_LABELS_IN_SVG}[^<>]*+>((?:(?!</?{_LABELS_IN_SVG}).|(?!))*+)(?=<)",
+    re.DOTALL | re.IGNORECASE,
 )
-_COMMENT = re.compile(r"<!--(?:(?!-->|<!--).)*+-->", re.DOTALL)
+_COMMENT = re.compile(r"<!--(?:(?!-->|<!--).|(?!))*+-->", re.DOTALL)
 _APART_IN_SVG = re.compile(r"(?=<tspan\b[^<>]*\s(?:x|y|dy)\s*=)", re.IGNORECASE)
 """Matches before a part of a label with a place of its own, such as its second line."""
 _START = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?(?:<!doctype\s+html|<html\b)", re.IGNORECASE)

@@ -173,7 +173,8 @@ _ESCAPES = {"/": "\\/"} | {sign: f"\\u{ord(sign):04x}" for sign in "<>&='\u2028\
 _ESCAPED = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 _STRING_OR_SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 _BEGIN = re.compile(r"^[ \t]*+[\[{]", re.MULTILINE)
-_OBJECTS = re.compile(r"\{[^\n]*\}[ \t\r]*+(?:\n\{[^\n]*\}[ \t\r]*+)++(?=\n(?!\{)|\Z)")
+# Python 3.11.2 goes on where a repetition failed, unless an alternative fails at once.
+_OBJECTS = re.compile(r"\{[^\n]*\}[ \t\r]*+(?:\n\{[^\n]*\}[ \t\r]*+|(?!))++(?=\n(?!\{)|\Z)")
 """Matches lines that are objects, unless the next one is cut off."""
 _LINE_END = re.compile(r"[ \t]*,[ \t]*\r?\n\s*|[ \t]*\r?\n[ \t]*,[ \t]*")
 _DECODER = json.JSONDecoder()

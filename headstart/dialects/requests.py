@@ -481,15 +481,26 @@ class TranslationLosses:
 def without_dropped_tools(asked: CanonicalRequest, quirks: Quirks) -> CanonicalRequest:
     """Return a request without the tools of other providers that the operator wants to leave out.
 
-    They are named like fields that another dialect does not have (``top_level_extra``).
+    They are named like fields that another dialect does not have (``top_level_extra``). A choice
+    that no other tool can follow is left out with them.
     """
     foreign = [tool for tool in asked.tools if isinstance(tool, ForeignTool)]
     dropped = [tool for tool in foreign if tool.kind in quirks.drops]
     if not dropped:
         return asked
-    extra = {**asked.extra, **{tool.kind: tool.value for tool in dropped}}
+    left: dict[str, Any] = {tool.kind: tool.value for tool in dropped}
     tools = tuple(tool for tool in asked.tools if tool not in dropped)
-    return msgspec.structs.replace(asked, tools=tools, extra=extra)
+    choice = asked.tool_choice
+    if choice is not None:
+        gone = {tool.value.get("name") for tool in dropped}
+        names = tuple(name for name in choice.names if name not in gone)
+        if names or (tools and not choice.names):
+            choice = msgspec.structs.replace(choice, names=names)
+        else:
+            left["tool_choice"], choice = choice.mode, None
+    return msgspec.structs.replace(
+        asked, tools=tools, tool_choice=choice, extra={**asked.extra, **left}
+    )
 
 
 def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:

@@ -419,7 +419,7 @@ def _read_tools(fields: Fields) -> Iterator[Tool | ForeignTool]:
 
     Raises InvalidRequest if a tool in a namespace would have the name of another tool.
     """
-    tools = fields.objects("tools")
+    tools, described = fields.objects("tools"), set[str]()
     taken = {as_text(tool.peek("name")) for tool in tools if tool.peek("type") != NAMESPACE}
     for tool in tools:
         if tool.peek("type") != NAMESPACE:
@@ -433,9 +433,10 @@ def _read_tools(fields: Fields) -> Iterator[Tool | ForeignTool]:
                 if read.name in taken:
                     raise _only_here(f"two tools with the name {read.name}")
                 taken.add(read.name)
-            if about and isinstance(read, Tool):
+            if about and namespace not in described and isinstance(read, Tool):
                 told = f"{about}\n\n{read.description}" if read.description else about
-                read, about = msgspec.structs.replace(read, description=told), None
+                read = msgspec.structs.replace(read, description=told)
+                described.add(namespace)
             yield read
 
 

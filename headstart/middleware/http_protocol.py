@@ -408,7 +408,7 @@ def _begin_answer(
         cycle.chunked_encoding = True
     else:
         cycle.chunked_encoding, cycle.expected_content_length = False, int(values[form.length])
-    cycle.response_started = True
+    cycle.response_started, cycle.waiting_for_100_continue = True, False
     _UnsentHead(loop, cycle, STATUS_LINE[status] + form.lines % values)
     return True
 
@@ -430,9 +430,13 @@ class _UnsentHead:
         loop.call_soon(self._leave)
 
     def write(self, data: bytes) -> None:
-        """Write the head and a piece of the body."""
+        """Write the head and a piece of the body.
+
+        asyncio's own ``writelines`` is not used: in Python 3.12 and 3.13 it tries without end to
+        send an empty piece, fails if the client has left, and does not pause a fast app.
+        """
         self._cycle.transport = self._transport
-        self._transport.writelines((self._head, data))
+        self._transport.write(self._head + data)
 
     def close(self) -> None:
         """Write the head, and close the connection."""

@@ -193,9 +193,10 @@ class ValueLimit:
         string, empty = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', rb"[\[{][ \t\r\n]*+[\]}]"
         number = rb"[0-9-][0-9.eE+-]{0,%d}+(?![0-9.eE+-])" % (LONGEST_NUMBER - 1)
         rest = rb'[^",\[{0-9-]*+'
-        skipped = rb"%b(?:(?:%b|%b|%b)%b)*+" % (rest, string, empty, number, rest)
+        # Python 3.11.2 goes on where a repetition failed, unless an alternative fails at once.
+        skipped = rb"%b(?:(?:%b|%b|%b)%b|(?!))*+" % (rest, string, empty, number, rest)
         self._fitting = re.compile(
-            rb"(?:%b[,\[{]){0,%d}+%b" % (skipped, most - 1, skipped), re.DOTALL
+            rb"(?:%b[,\[{]|(?!)){0,%d}+%b" % (skipped, most - 1, skipped), re.DOTALL
         )
 
     def refusal(self, body: bytes) -> str | None:

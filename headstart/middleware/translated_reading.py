@@ -122,8 +122,10 @@ class _Canonical:
         )
         own: list[StreamEvent] = []
         for event in translated:
-            if type(event) is Finished and self._inputs:
-                places = [place for place in self._inputs if place[0] == event.choice]
+            if self._inputs and isinstance(event, Finished | Ended):
+                # Some servers end a stream without a reason.
+                choice = event.choice if isinstance(event, Finished) else None
+                places = [place for place in self._inputs if choice in (place[0], None)]
                 own += filter(None, [self._inputs.pop(place).end() for place in places])
             if (found := self._own(event)) is not None:
                 own.append(found)
@@ -230,10 +232,14 @@ _INPUT = re.compile(
     | \\ [^u]                                  # an escape of one character
     | \\u (?! {_HIGH} (?: \\ (?: u {_HEX}{{0,3}} )? )? \Z) {_HEX}{{4}}  # a half waits for its pair
     | \\u (?! {_HEX}{{0,3}} \Z | {_HEX}{{4}} )  # no escape of JSON
-    )*""",
+    ){{1,4096}}""",
     re.VERBOSE,
 )
-"""Matches the beginning of a JSON string: up to its end, or to an escape whose rest is missing."""
+"""Matches the beginning of a JSON string: up to its end, or to an escape whose rest is missing.
+
+A longer one takes several matches, because ``re`` keeps about 120 bytes for each repetition.
+A possessive repetition keeps none, but Python 3.11.2 matches this one wrongly.
+"""
 _ESCAPE = re.compile(rf"\\(?:u({_HEX}{{4}})|([\"\\/bfnrt]))")
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -275,11 +281,12 @@ class _FreeText:
                     self._other.add(self._held)
                 return ""
             self._is_inside, self._held = True, self._held[begins.end() :]
-        found = _INPUT.match(self._held)
-        assert found is not None  # it matches any text
-        self._held = self._held[found.end() :]
+        end = 0
+        while found := _INPUT.match(self._held, end):
+            end = found.end()
+        text, self._held = self._held[:end], self._held[end:]
         self._is_over = self._held.startswith('"')
-        return _unescaped(found[0])
+        return _unescaped(text)
 
     def end(self) -> ToolCallDelta | None:
         """Return the text in arguments of another form."""

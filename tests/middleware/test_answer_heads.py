@@ -136,7 +136,7 @@ async def test_usual_heads_are_written_without_uvicorn(monkeypatch: pytest.Monke
 
 
 class Recorded:
-    """A connection that notes its calls of ``write`` and ``writelines``."""
+    """A connection that notes its calls of ``write``."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -145,10 +145,6 @@ class Recorded:
     def write(self, data: bytes) -> None:
         self.writes.append(data)
         self.transport.write(data)
-
-    def writelines(self, pieces: Sequence[bytes]) -> None:
-        self.writes.append(b"".join(pieces))
-        self.transport.writelines(pieces)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.transport, name)
@@ -208,3 +204,51 @@ async def test_an_app_that_fails_after_the_head_ends_the_answer_there(waits: boo
     assert said[0] == said[1]
     assert said[0].startswith(b"HTTP/1.1 200 OK\r\n")
     assert said[0].endswith(b"\r\n\r\n")
+
+
+async def test_an_answer_in_the_turn_in_which_the_client_leaves_raises_nothing() -> None:
+    """Python 3.12 and later raise TypeError if ``writelines`` is called here."""
+    left, ends = asyncio.Event(), []
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await left.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [KIND, SIZE]})
+        await send({"type": "http.response.body", "body": b"ok"})
+        ends.append("answered")
+
+    class Protocol(BoundedHeadProtocol):
+        def eof_received(self) -> None:
+            left.set()
+            super().eof_received()
+
+    async with serving(Protocol, app) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(GET)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert ends == ["answered"]
+
+
+async def test_no_interim_answer_follows_the_head() -> None:
+    """The client has sent its body without waiting for permission (100 Continue)."""
+    began = asyncio.Event()
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await began.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [KIND, SIZE]})
+        await receive()
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    class Protocol(BoundedHeadProtocol):
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            began.set()
+
+    asked = b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\na"
+    async with serving(Protocol, app) as url:
+        said = await ask_raw(url, GET.replace(b"GET", b"POST")[:-2] + asked + LAST)
+    assert b"100 Continue" not in said
+    assert said.count(b"\r\n\r\nok") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -208,6 +209,18 @@ def test_arguments_in_another_form_are_handed_on_as_text(
     assert (call.kind, call.arguments) == ("custom", text)
 
 
+def test_a_text_of_many_escapes_takes_little_memory() -> None:
+    lines = "\n" * 200_000
+    tracemalloc.start()
+    try:
+        [call], _ = answered("responses", [json.dumps({"input": lines})])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert call.arguments == lines
+    assert most < 60 * len(lines)
+
+
 def test_the_text_is_sent_as_it_comes() -> None:
     _, deltas = answered("responses", ['{"inp', 'ut": "one ', "two\\", 'n three"', "}"])
     assert [each for each in deltas if each] == ["one ", "two", "\n three"]
@@ -266,6 +279,19 @@ def test_a_search_of_the_client_is_a_function_and_what_it_finds_can_be_called() 
     assert form.work_beside_text(document) is None
 
 
+def test_the_description_of_a_namespace_is_told_once_however_its_tools_are_found() -> None:
+    tools = [{**LOOK, "name": name, "description": name} for name in ("look", "list", "read")]
+    listed, found = ({**FOUND, "tools": some} for some in (tools[:1], tools[1:]))
+    output = {**SEARCHED[2], "tools": [found]}
+    for offered, expected in (
+        ([SEARCH], ["The docs.\n\nlist", "read"]),
+        ([SEARCH, listed], ["The docs.\n\nlook", "list", "read"]),
+    ):
+        written = sent("responses", "openai", input=[*SEARCHED[:2], output], tools=offered)
+        told = [each["function"]["description"] for each in written["tools"][1:]]
+        assert told == expected
+
+
 def test_a_search_may_find_tools_of_any_kind() -> None:
     tools = [{**LOOK, "name": "crm.look"}, RESPONSES_TOOL, LOOK]
     asked: dict[str, Any] = {"input": [*SEARCHED[:2], {**SEARCHED[2], "tools": tools}]}
@@ -316,3 +342,24 @@ def test_a_call_of_the_search_is_the_clients_again() -> None:
     assert item == SEARCHED[1] | {"call_id": "t1"}
     whole = OPENAI_RESPONSES.write_body(folded(piece.events), "id-1", 7)
     assert json.loads(whole)["output"][0] == {"id": id, **item}
+
+
+def test_calls_are_whole_if_the_stream_ends_without_a_reason() -> None:
+    """Some servers of Chat Completions leave out ``finish_reason``."""
+    events: list[Any] = [
+        Started(id="i", model="m"),
+        ToolCallDelta(index=0, id="t0", name="patch", arguments='{"text": "a"}'),
+        ToolCallDelta(index=1, id="t1", name="tool_search", arguments='{"query":"docs"}'),
+        Ended(),
+    ]
+    kinds = {"patch": "custom", "tool_search": "tool_search"}
+    naming = AnswerNames("01H", "id-1", 7, call_kinds=kinds)
+    encoder = OPENAI_RESPONSES.encoder("id-1", 7, include_usage=True)
+    reader = Reencoder(OPENAI_CHAT, OPENAI_RESPONSES, naming, encoder)
+    lines = encoded(OPENAI_CHAT, events).splitlines(keepends=True)
+    sent = b"".join(line for line in lines if b'finish_reason":"' not in line)
+    written = reader.feed(sent).data + reader.end().data
+    parts = folded(decoded(OPENAI_RESPONSES, written)).choices[0].parts
+    [call] = [part for part in parts if isinstance(part, ToolCall)]
+    assert (call.kind, call.arguments) == ("custom", "a")
+    assert b'"type":"tool_search_call"' in written

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 
 from headstart.canonical_request import Quirks
+from headstart.dialects.registry import BY_SETTING
+from headstart.dialects.requests import without_dropped_tools
 from headstart.errors import InvalidRequest
-from support.translated import PNG, SCHEMA, ask, lose, translate
+from support.translated import ANTHROPIC, PNG, SCHEMA, ask, lose, translate
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
@@ -220,3 +223,41 @@ def test_provider_of_the_same_dialect_gets_no_more_than_it_takes() -> None:
 def test_more_choices_than_the_provider_gives_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="gives at most 1"):
         ask("openai", "openai", Quirks(max_choices=1), n=2)
+
+
+@pytest.mark.parametrize("dialect", ["openai", "gemini", "cohere"])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_choice_of_a_tool_that_is_left_out_is_left_out_too(dialect: str, others: int) -> None:
+    """Claude Code has its searches done in requests with this tool alone, and forces it."""
+    look = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
+    fields = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [USER],
+        "tools": [HOSTED, look][: 1 + others],
+    }
+    choice, quirks = {"type": "tool", "name": "web_search"}, Quirks(drops=("web_search_20250305",))
+    request = ANTHROPIC.parse_request(json.dumps({**fields, "tool_choice": choice}).encode())
+    asked = without_dropped_tools(ANTHROPIC.read_request(request), quirks)
+    written = BY_SETTING[dialect].write_request(asked, quirks)
+    assert (b"look" in written.body) == bool(others)
+    assert b"web_search" not in written.body
+    assert json.loads(written.body).keys().isdisjoint({"tool_choice", "toolConfig"})
+    assert {*written.dropped} == {"tool_choice", "web_search_20250305"}
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_forced_call_of_any_tool_needs_another_tool(others: int) -> None:
+    look = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
+    fields = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [USER],
+        "tools": [HOSTED, look][: 1 + others],
+    }
+    request = ANTHROPIC.parse_request(
+        json.dumps({**fields, "tool_choice": {"type": "any"}}).encode()
+    )
+    asked = ANTHROPIC.read_request(request)
+    left = without_dropped_tools(asked, Quirks(drops=("web_search_20250305",))).tool_choice
+    assert left == (asked.tool_choice if others else None)
