@@ -368,6 +368,11 @@ def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return closed
 
 
+def is_closed(schema: dict[str, Any]) -> bool:
+    """Tell whether Anthropic and Bedrock follow this schema strictly."""
+    return closed_schema(schema) == schema
+
+
 def schema_for_gemini(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema that Gemini reads as others do.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -38,11 +39,9 @@ from headstart.dialects.requests import (
     decode_object,
     described_schema,
     effort_of,
-    encode_text,
     filled,
     fitting_budget,
     forces_tool,
-    is_closed,
     last_user_text,
     marked_origin,
     opaque_user,
@@ -58,6 +57,7 @@ from headstart.dialects.requests import (
     write_edited,
 )
 from headstart.errors import InvalidRequest
+from headstart.schemas import is_closed
 from headstart.types import UNDECODABLE, ChatRequest
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _read_media(kind: str, fields: Fields) -> MediaPart | None:
         kind="image" if kind == "image" else "file",
         media_type=media_type,
         url=url,
-        data=encode_text(data) if form == "text" and data is not None else data,
+        data=base64.b64encode(data.encode()).decode() if form == "text" and data else data,
         name=fields.text("title") if kind == "document" else None,
         extra=fields.rest(),
     )

@@ -49,12 +49,12 @@ from headstart.dialects.requests import (
     closed_answer,
     filled,
     fitting_budget,
-    is_closed,
     strict_mode,
     strip_end,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest, UpstreamProtocolError
+from headstart.schemas import is_closed
 from headstart.types import (
     ErrorReported,
     Finished,

@@ -498,9 +498,8 @@ def without_dropped_tools(asked: CanonicalRequest, quirks: Quirks) -> CanonicalR
             choice = msgspec.structs.replace(choice, names=names)
         else:
             left["tool_choice"], choice = choice.mode, None
-    return msgspec.structs.replace(
-        asked, tools=tools, tool_choice=choice, extra={**asked.extra, **left}
-    )
+    extra = {**asked.extra, **left}
+    return msgspec.structs.replace(asked, tools=tools, tool_choice=choice, extra=extra)
 
 
 def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
@@ -559,21 +558,11 @@ def titled_text(media: MediaPart) -> str | None:
     return f"{media.name}:\n{text}" if text is not None and media.name else text
 
 
-def encode_text(text: str) -> str:
-    """Return a text file's base64."""
-    return base64.b64encode(text.encode()).decode()
-
-
 def closed_answer(
     schema: dict[str, Any] | None, losses: TranslationLosses
 ) -> dict[str, Any] | None:
     """Return the schema of an answer in the form that Anthropic and Bedrock take."""
     return schema if schema is None or losses.own else closed_schema(schema)
-
-
-def is_closed(schema: dict[str, Any]) -> bool:
-    """Tell whether Anthropic and Bedrock follow this schema strictly."""
-    return closed_schema(schema) == schema
 
 
 def described_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
