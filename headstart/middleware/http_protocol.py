@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from headstart.errors import RequestError, UpstreamError
+from headstart.middleware.respond import WITH_BODY
 from headstart.observe import logger
 from headstart.policies.callers import NamesMemo
 
@@ -409,25 +410,25 @@ def _begin_answer(
     else:
         cycle.chunked_encoding, cycle.expected_content_length = False, int(values[form.length])
     cycle.response_started, cycle.waiting_for_100_continue = True, False
-    _UnsentHead(loop, cycle, STATUS_LINE[status] + form.lines % values)
+    head = _UnsentHead(cycle, STATUS_LINE[status] + form.lines % values)
+    if WITH_BODY not in message:
+        loop.call_soon(head.leave)
     return True
 
 
 class _UnsentHead:
     """The head of an answer, in place of the cycle's connection until it is written.
 
-    It leaves with what is written next, or alone at the end of this turn of the event loop. So a
-    whole answer is one call of the system and one packet, not two.
+    It leaves with what is written next. If nothing may follow at once, ``leave`` has to be called
+    at the end of this turn of the event loop. So a whole answer is one call of the system and one
+    packet, not two.
     """
 
     __slots__ = ("_cycle", "_head", "_transport")
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, cycle: RequestResponseCycle, head: bytes
-    ) -> None:
+    def __init__(self, cycle: RequestResponseCycle, head: bytes) -> None:
         self._cycle, self._head, self._transport = cycle, head, cycle.transport
         cycle.transport = self  # type: ignore[assignment]
-        loop.call_soon(self._leave)
 
     def write(self, data: bytes) -> None:
         """Write the head and a piece of the body.
@@ -438,20 +439,20 @@ class _UnsentHead:
         self._cycle.transport = self._transport
         self._transport.write(self._head + data)
 
-    def close(self) -> None:
-        """Write the head, and close the connection."""
-        self._leave()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Write the head, if nothing has followed it."""
         connection: object = self._cycle.transport
         if connection is self:
             self._cycle.transport = self._transport
             self._transport.write(self._head)
+
+    def close(self) -> None:
+        """Write the head, and close the connection."""
+        self.leave()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class _HeadForm(msgspec.Struct, frozen=True):

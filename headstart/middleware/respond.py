@@ -181,7 +181,9 @@ class Responder:
             start.append((b"x-headstart-tokens-saved", b"%d" % saved))
         context.first_byte = time.perf_counter() - context.started
         send = context.send
-        await send({"type": "http.response.start", "status": context.status, "headers": start})
+        status = context.status
+        begin = {"type": "http.response.start", "status": status, "headers": start, WITH_BODY: True}
+        await send(begin)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def send_flight(
@@ -278,7 +280,7 @@ class Responder:
             headers.append((b"x-headstart-cost", b"%.8f" % origin.cost_usd))
             if extra_usd := sum_costs(flight.attempts).extra_usd:
                 headers.append((b"x-headstart-extra-cost", b"%.8f" % extra_usd))
-        await _start(context, reply.status, headers)
+        await _start(context, reply.status, headers, with_body=True)
         await context.send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _send_early(
@@ -439,6 +441,9 @@ def _bound_whole(context: RequestContext, reader: FlightReader) -> None:
 
 CUT_OFF = "headstart.cut_off"
 """The key of the last message of an answer that is left without its end. Servers ignore it."""
+WITH_BODY = "headstart.with_body"
+"""The key of the message that begins an answer if the body follows at once. The sidecar's server
+sends both together. Other servers ignore it."""
 CUT_OFF_AFTER_S = 0.2
 """Time from a stream's error event to the end of its connection. Some clients lose the event if
 both come together."""
@@ -690,17 +695,22 @@ def response_start(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Messa
     return {"type": "http.response.start", "status": status, "headers": [*headers]}
 
 
-def _start(context: RequestContext, status: int, headers: HeaderList) -> Awaitable[None]:
+def _start(
+    context: RequestContext, status: int, headers: HeaderList, *, with_body: bool = False
+) -> Awaitable[None]:
     """Begin the answer to a request. ``headers`` are a list of its own: see ``response_start``."""
     context.status = status
-    return context.send({"type": "http.response.start", "status": status, "headers": headers})
+    begin: Message = {"type": "http.response.start", "status": status, "headers": headers}
+    if with_body:
+        begin[WITH_BODY] = True
+    return context.send(begin)
 
 
 async def send_whole(
     send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
 ) -> None:
     """Send a whole answer in two messages."""
-    await send(response_start(status, headers))
+    await send({**response_start(status, headers), WITH_BODY: True})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 

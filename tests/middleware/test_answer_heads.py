@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 
 from headstart.middleware import http_protocol
 from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.middleware.respond import WITH_BODY
 from support.raw_upstream import ask_raw
 
 if TYPE_CHECKING:
@@ -150,18 +151,23 @@ class Recorded:
         return getattr(self.transport, name)
 
 
-@pytest.mark.parametrize("headers", [[KIND, SIZE], [KIND]], ids=["whole", "chunked"])
-async def test_the_head_leaves_with_the_first_piece_of_the_body(
-    headers: list[tuple[bytes, bytes]],
-) -> None:
-    recorded: list[Recorded] = []
+def recording(recorded: list[Recorded]) -> type[BoundedHeadProtocol]:
+    """Return the protocol of a server that records the writes of each connection."""
 
     class Protocol(BoundedHeadProtocol):
         def connection_made(self, transport: Any) -> None:
             recorded.append(Recorded(transport))
             super().connection_made(recorded[-1])  # type: ignore[arg-type]
 
-    said = await answer(Protocol, GET, 200, headers, [DATE])
+    return Protocol
+
+
+@pytest.mark.parametrize("headers", [[KIND, SIZE], [KIND]], ids=["whole", "chunked"])
+async def test_the_head_leaves_with_the_first_piece_of_the_body(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    recorded: list[Recorded] = []
+    said = await answer(recording(recorded), GET, 200, headers, [DATE])
     head, _, piece = recorded[0].writes[0].partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert piece in (b"o", b"1\r\no\r\n")
@@ -188,11 +194,32 @@ async def test_the_head_does_not_wait_for_a_body_that_is_late() -> None:
         await writer.wait_closed()
 
 
-@pytest.mark.parametrize("waits", [False, True])
-async def test_an_app_that_fails_after_the_head_ends_the_answer_there(waits: bool) -> None:
+async def test_a_head_whose_body_follows_waits_for_it_without_a_timer() -> None:
+    """A timer would cost one more turn of the event loop for each answer."""
+
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": [KIND, SIZE]})
+        begin = {"type": "http.response.start", "status": 200, "headers": [KIND, SIZE]}
+        await send({**begin, WITH_BODY: True})
+        await asyncio.sleep(0.01)
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    recorded: list[Recorded] = []
+    async with serving(recording(recorded), app) as url:
+        await ask_raw(url, GET + LAST)
+    assert recorded[0].writes[0].endswith(b"\r\n\r\nok")
+
+
+@pytest.mark.parametrize("more", [{}, {WITH_BODY: True}], ids=["alone", "with its body"])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_app_that_fails_after_the_head_ends_the_answer_there(
+    waits: bool, more: dict[str, bool]
+) -> None:
+    begin = {"type": "http.response.start", "status": 200, **more}
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({**begin, "headers": [KIND, SIZE]})
         if waits:
             await asyncio.sleep(0.05)
         raise RuntimeError("no body")
