@@ -331,58 +331,52 @@ class SemanticSearch(Generic[P]):
     async def _match(
         self, compared: Sequence[ComparedNeighbors], prepared: P, query: SemanticQuery
     ) -> Lookup:
-        """Judge the first neighbour that no guard vetoes.
+        """Judge the first neighbour without a veto. If it may not serve, a miss reports a veto.
 
-        The store is read at most once, for the neighbours that the hot tier lacks. If all
-        neighbours are vetoed, the miss reports the nearest one, if possible of an equal history. It
-        is judged nevertheless, so that it can get a label. A neighbour is not judged while a nearer
-        one is not encoded.
+        The veto is that of the nearest neighbour, if possible of an equal history. For example, a
+        guard vetoes the first neighbour, and the second one is not similar enough: then the miss
+        has the veto of the first, and the label is about the second. If all have a veto, the
+        reported neighbour is judged nevertheless, so that it can get a label. A neighbour is not
+        judged while a nearer one is not encoded.
         """
-        waiting = [self._unencoded(each.near, query) for each in compared]
-        candidates = most_similar(compared, self.policy.minimum)
-        if not candidates and not any(waiting):
+        unencoded = [self._unencoded(each.near, query) for each in compared]
+        similar = most_similar(compared, self.policy.minimum)
+        if not similar and not any(unencoded):
             best = compared[-1].encoded[0][0] if compared[-1].encoded else None
             return miss("below-threshold", best, "threshold")
-        vetoed: _VetoedNeighbor[P] | None = None
+        read = ReadAhead(self.replica, [each.id for each in similar], query)
         histories = HistoryComparer(
-            self.encoder,
-            self.policy,
-            query.key,
-            query.context,
-            query.wait_s(),
+            self.encoder, self.policy, query.key, query.context, query.wait_s()
         )
-        read = ReadAhead(self.replica, [each.id for each in candidates], query)
         deletions = self.replica.deletions
-        for similarity, id, place, number in candidates:
-            among, unencoded = compared[number], waiting[number]
+        reported: _ReadNeighbor[P] | None = None
+        for similarity, id, place, number in similar:
+            among, missing = compared[number], unencoded[number]
             entry = await read.entry(id)
             if entry is None:
                 continue
-            nearer = bool(unencoded) and among.rank_of(id) > among.rank_of(unencoded[0])
-            entry = None if nearer else await self._parsed(entry, query)
+            is_behind = bool(missing) and among.rank_of(id) > among.rank_of(missing[0])
+            entry = None if is_behind else await self._parsed(entry, query)
             if entry is None:
                 return miss("unencoded", similarity)
-            ranked = among.ranked(query.context, place)
-            refusal, candidate = self._refuse(entry, prepared, query.refuse)
-            if refusal is None and not await histories.same(entry.key):
-                # The two last questions alone say nothing about the answers, so there is no label.
-                refusal, candidate = "history", None
+            veto, candidate = await self._refuse(entry, prepared, query.refuse, histories)
             own = entry.key.partition == query.key.partition
-            if vetoed is not None and own and not vetoed.own:
-                vetoed = None  # the pair with an equal history is reported and labelled
-            if refusal is None and candidate is not None:
-                lookup = self._judge(entry, prepared, candidate, ranked)
+            ranked = among.ranked(query.context, place)
+            neighbor = _ReadNeighbor(entry, ranked, candidate, veto, own)
+            if reported is None or (own and not reported.own):
+                reported = neighbor
+            if veto is None:
+                lookup = self._judge(neighbor, prepared)
                 self.replica.keep(entry, deletions)
-                return lookup if vetoed is None or lookup.entry else vetoed.report(lookup)
-            vetoed = vetoed or _VetoedNeighbor(entry, ranked, candidate, refusal, own)
-        if vetoed is None:
-            return miss("unencoded" if any(waiting) else "gone")
-        if vetoed.candidate is None:
-            return miss("veto", vetoed.ranked.neighbor.similarity, vetoed.veto)
-        query.vetoed = True
-        return self._judge(vetoed.entry, prepared, vetoed.candidate, vetoed.ranked, vetoed.veto)
+                return lookup if lookup.entry else reported.report(lookup)
+        if reported is None:
+            return miss("unencoded" if any(unencoded) else "gone")
+        query.vetoed = reported.candidate is not None
+        return self._judge(reported, prepared)
 
-    def _refuse(self, entry: Entry, prepared: P, refuse: Refuse) -> tuple[str | None, P | None]:
+    async def _refuse(
+        self, entry: Entry, prepared: P, refuse: Refuse, histories: HistoryComparer[P]
+    ) -> tuple[str | None, P | None]:
         """Return the veto against an entry, if any, and the entry's parse if it may be used."""
         refusal = refuse(entry)
         if refusal is not None:
@@ -393,16 +387,17 @@ class SemanticSearch(Generic[P]):
             candidate = self.policy.unpack(entry.evidence)
         except (msgspec.DecodeError, ValueError):
             return "evidence-damaged", None
-        return self.policy.veto(prepared, candidate), candidate
+        veto = self.policy.veto(prepared, candidate)
+        if veto is None and not await histories.same(entry.key):
+            # The two last questions alone say nothing about the answers, so there is no label.
+            return "history", None
+        return veto, candidate
 
-    def _judge(
-        self,
-        entry: Entry,
-        prepared: P,
-        candidate: P,
-        ranked: RankedNeighbor,
-        veto: str | None = None,
-    ) -> Lookup:
+    def _judge(self, neighbor: _ReadNeighbor[P], prepared: P) -> Lookup:
+        """Return the policy's verdict; without one, if the parse may not be used."""
+        entry, ranked, candidate, veto, _ = neighbor
+        if candidate is None:
+            return miss("veto", ranked.neighbor.similarity, veto)
         verdict = self.policy.judge(prepared, candidate, ranked, veto)
         pair = UnlabelledPair(domain=ranked.context.domain, entry=entry, verdict=verdict)
         similarity = verdict.similarity
@@ -569,18 +564,22 @@ class ReadAhead:
         return self._read.get(id)
 
 
-class _VetoedNeighbor(NamedTuple, Generic[P]):
-    """The nearest neighbour with a veto. ``candidate`` is None if its parse may not be used."""
+class _ReadNeighbor(NamedTuple, Generic[P]):
+    """A neighbour whose entry was read."""
 
     entry: Entry
     ranked: RankedNeighbor
     candidate: P | None
+    """The parse of the entry; None: it may not be used."""
     veto: str | None
+    """Why it may not serve; None: the policy decides."""
     own: bool
     """Its history equals the question's."""
 
     def report(self, judged: Lookup) -> Lookup:
-        """Return a miss with this neighbour's reason and the label's pair of ``judged``."""
+        """Return the miss ``judged`` with this neighbour's veto as its reason, if it has one."""
+        if self.veto is None:
+            return judged
         return miss("veto", self.ranked.neighbor.similarity, self.veto, judged.pair)
 
 

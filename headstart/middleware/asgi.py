@@ -157,7 +157,7 @@ class Gateway:
         self._prefixes = RELAYED_PREFIXES if self.relays else ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI scope."""
+        """Serve one ASGI scope. A traced request enters twice: the second time in its span."""
         if scope["type"] != "http":
             others = {"lifespan": self._lifespan, "websocket": self._relay_socket}
             return await others.get(scope["type"], self.app)(scope, receive, send)
@@ -179,15 +179,28 @@ class Gateway:
             with tracing.request(scope):
                 return await self(scope, receive, send)
         if endpoint is not None and not endpoint.is_chat:
-            endpoint = _unless_unlisted(endpoint, running, path)
-        if endpoint is None or (running is None and self.relays):
+            endpoint = _if_listed(endpoint, running, path)
+        if endpoint is not None and not self.relays:
+            await self._serve_wrapped(running, endpoint, path, scope, receive, send)
+        elif endpoint is None or running is None:
             await self._relay(running, scope, receive, adding(send, page_headers))
-        elif running is None:
-            await self.app(scope, receive, send)
-        elif self.relays:
+        else:
             await running.engine.handle(
                 endpoint, path, scope, receive, send, self.app, page_headers=page_headers
             )
+
+    async def _serve_wrapped(
+        self,
+        running: StartedEngine | None,
+        endpoint: MatchedEndpoint,
+        path: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Serve a matched request of a wrapped app, which also goes on without an engine."""
+        if running is None:
+            await self.app(scope, receive, send)
         elif endpoint.after_checks:
             await CheckedRequest(running.engine, endpoint, path, scope, receive, send).run(self.app)
         else:
@@ -373,7 +386,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
-def _unless_unlisted(
+def _if_listed(
     endpoint: MatchedEndpoint, running: StartedEngine | None, path: bytes
 ) -> MatchedEndpoint | None:
     """Return the endpoint of a call that is not a chat; None if the relay would refuse the call."""

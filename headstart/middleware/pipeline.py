@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from headstart.settings import JoinStreams
     from headstart.types import ASGIApp, CacheKey, Entry, Headers, Receive, Scope, Send
 
-_ASKS_AGAIN = frozenset(("no-cache", "repeat"))
+_WANTS_NEW = frozenset(("no-cache", "repeat"))
 """Reasons of a miss in which the client wants a new answer."""
 
 
@@ -511,19 +511,11 @@ class Engine:
             )
             if lookup.entry is None and (request := prepared.request) is not None:
                 lost = finder.lost_in_dialect(request, key)
-                if lost is not None:  # the entry stays for clients of the other dialect
+                if lost is not None:  # that entry stays for clients of its own dialect
                     key = variant(key, request.dialect)
-                    lookup = finder.peek(prepared, key) or await finder.find(
-                        prepared, key, None if self.shared is None else self._claim(context, key)
-                    )
-                    is_named = lookup.entry is None and lookup.reason not in _ASKS_AGAIN
-                    if is_named and prepared.readable is None:
-                        lookup = msgspec.structs.replace(lookup, reason=lost)
-            if self.shared is not None and lookup.entry is None:
-                owned = None if context.claim is None else context.claim.owned
-                if owned is None or owned.over:
-                    # An equal call may have ended while the store was asked.
-                    lookup = finder.peek(prepared, key) or lookup
+                    lookup = await self._look_up_variant(context, finder, key, lost)
+            if lookup.entry is None and self.shared is not None:
+                lookup = self._peek_late(context, finder, key) or lookup
             spent_s = time.perf_counter() - began  # includes the wait for the store
             context.timings[b"lookup"] = spent_s - lookup.encode_s - lookup.match_s
             if lookup.encode_s:
@@ -533,6 +525,30 @@ class Engine:
             return key, self._decide(context, key, lookup)
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
             return key, HitDecision(ASK, self._failed("lookup", error))
+
+    async def _look_up_variant(
+        self, context: RequestContext, finder: Finder, key: CacheKey, lost: str
+    ) -> Lookup:
+        """Look up the answer that only clients of this dialect get. A miss has the reason ``lost``.
+
+        But a client that wants a new answer, or may not read all answers, is not told ``lost``.
+        """
+        prepared = context.prepared
+        lookup = finder.peek(prepared, key) or await finder.find(
+            prepared, key, None if self.shared is None else self._claim(context, key)
+        )
+        is_told = lookup.reason not in _WANTS_NEW and prepared.readable is None
+        if lookup.entry is not None or not is_told:
+            return lookup
+        return msgspec.structs.replace(lookup, reason=lost)
+
+    def _peek_late(self, context: RequestContext, finder: Finder, key: CacheKey) -> Lookup | None:
+        """Peek once more: an equal call may have ended while the store was asked.
+
+        None also while this process holds the lease of such calls: then no other one has ended.
+        """
+        owned = None if context.claim is None else context.claim.owned
+        return finder.peek(context.prepared, key) if owned is None or owned.over else None
 
     def _claim(self, context: RequestContext, key: CacheKey) -> FindExact | None:
         """Return a search of the store that also takes the lease of the call.
@@ -587,10 +603,10 @@ class Engine:
         book = partial(self.hit_decider.book_audit, self.new_id(), flight, context, sample)
         flight.pump.add_done_callback(book)
 
-    async def _ask_again(
+    async def _null_audit(
         self, context: RequestContext, key: CacheKey, app: ASGIApp, flight: Flight
     ) -> None:
-        """Ask for a second answer to a miss, when the first one is stored: a null audit."""
+        """Ask for a second answer to a miss, when the first one is stored."""
         assert flight.pump is not None
         assert self.hit_decider is not None
         await asyncio.wait((flight.pump,))
@@ -634,16 +650,16 @@ class Engine:
                 twin = self._twin_of(context, identity)
             elif await self._join_equal(context, flight):
                 return
-        repeat = sample is not None and sample.repeat
-        again = context.without_client(context.id) if repeat else None
+        twice = sample is not None and sample.twice
+        second = context.without_client(context.id) if twice else None
         flight = self._start(context, key, identity, app, sample, twin=twin)
-        if again is not None:
-            self.calls.spawn(self._ask_again, again, key, app, flight)
+        if second is not None:
+            self.calls.spawn(self._null_audit, second, key, app, flight)
         await self._join(context, flight)
 
     async def _join_equal(self, context: RequestContext, flight: Flight) -> bool:
         """Join the flight of an equal call; False: its answer is not for this request."""
-        if flight.whole and context.lookup.reason in _ASKS_AGAIN:
+        if flight.whole and context.lookup.reason in _WANTS_NEW:
             return False  # the caller rejects the answer that this flight already has
         alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
         if context.claim is not None:
@@ -663,7 +679,7 @@ class Engine:
     def _twin_of(self, context: RequestContext, identity: tuple[Any, AnswerForm]) -> Flight | None:
         """Return the flight of the same answer in the other form: as a stream, or whole."""
         same, form = identity
-        if context.lookup.reason in _ASKS_AGAIN:
+        if context.lookup.reason in _WANTS_NEW:
             return None
         twins = [(same, ANSWER_FORMS[not form.stream, usage]) for usage in (False, True)]
         found = (self.flights.find(each, context.begin_by) for each in twins)

@@ -498,11 +498,11 @@ class Preparer:
         request: ChatRequest,
         rule: RouteRule,
     ) -> Prepared:
-        """Decide whether the request may be looked up, and under which key."""
+        """Return the request with its key, or with the reason why it must bypass the cache."""
         found, directives = head.found, head.directives
+        bypass, variants = self._admit(endpoint, target[0], head, request)
         never_stored = self.never_stored if rule.never_stored is None else rule.never_stored
         texts = (request.query, request.question, request.document)
-        bypass, variants = self._admit(endpoint, target[0], head, request)
         if never_stored and has_match(texts, never_stored):
             bypass = _stronger(bypass, NEVER_STORED)
             directives = msgspec.structs.replace(directives, no_store=True)
@@ -515,20 +515,24 @@ class Preparer:
                 holder=hashes.holder,
             )  # fmt: skip
         upstream, upstreams = self.upstreams(endpoint.wire, request.model, rule.name)
-        question = _question(endpoint, rule, request, found.get(b"x-headstart-query"))
+        header, pattern = found.get(b"x-headstart-query"), rule.query or endpoint.pattern
+        question = None
+        if header is not None or pattern is not None or request.question is not None:
+            question = _question(request, header, pattern)
         named = None if question is NOT_FOUND else question
         key = self._key(endpoint, request, (hashes.scope, upstream), target, head, named)
         # Labels of single questions tell nothing about conversations. The name is not
         # "conversation": a store may have labels under it from neighbours of all histories.
-        kind = "question" if key.conversation is None else "follow-up"
-        asked, part = (request.query if named is None else named.text) or "", ""
-        compared = self.semantic and rule.semantic and endpoint.document is None
-        if compared and question is None and self._templates is not None:
+        learned_as = "question" if key.conversation is None else "follow-up"
+        asked = (request.query if named is None else named.text) or ""
+        asked_in_template = ""
+        is_compared = self.semantic and rule.semantic and endpoint.document is None
+        if is_compared and question is None and self._templates is not None:
             with self._finding:  # long requests are read in a thread
-                without_template = self._templates.take_out(key)
-            if without_template is not key:
-                key, kind, part = without_template, "templated", without_template.query or ""
-        lifetime = self.lifetimes.of(asked, rule.ttl_s, part)
+                shorter = self._templates.take_out(key)
+            if shorter is not key:
+                key, learned_as, asked_in_template = shorter, "templated", shorter.query or ""
+        lifetime = self.lifetimes.of(asked, rule.ttl_s, asked_in_template)
         window_s = rule.repeat_window_s or endpoint.repeat_window_s
         return Prepared(
             request,
@@ -536,10 +540,10 @@ class Preparer:
             directives,
             hashes.scope,
             semantic_refusal=(
-                self._refuse_semantic(request, question, lifetime) if compared else "exact-only"
+                self._refuse_semantic(request, question, lifetime) if is_compared else "exact-only"
             ),
             match_context=match_context(
-                (hashes.scope, endpoint.name, rule.name, kind),
+                (hashes.scope, endpoint.name, rule.name, learned_as),
                 (self.max_error if rule.max_error is None else rule.max_error, head.max_error),
                 self.learning,
                 hashes.principal,
@@ -639,18 +643,15 @@ def _repeat(exact_caller: str, key: CacheKey, window_s: float) -> Repeat:
 
 
 def _question(
-    endpoint: MatchedEndpoint, rule: RouteRule, request: ChatRequest, header: bytes | None
+    request: ChatRequest, header: bytes | None, pattern: re.Pattern[str] | None
 ) -> Question | None:
-    """Return the question in the last user text that caller, route or endpoint name."""
+    """Return the question in the last user text that the header, the pattern or the body names."""
     if request.query is None:
         return None
-    names: tuple[str, ...] = () if request.question is None else (request.question,)
-    pattern = rule.query or endpoint.pattern
+    names: tuple[str, ...] = ()
     if header is not None:
         plain = decode_header(header)
         names = (plain.strip(), unquote(plain).strip())
-    elif pattern is not None:
-        names = ()
-    if not names and pattern is None:
-        return None
+    elif pattern is None and request.question is not None:
+        names = (request.question,)
     return find_question(request.query, names=names, pattern=pattern)

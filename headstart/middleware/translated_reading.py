@@ -93,7 +93,7 @@ class AnswerNames:
         return prefix + sha256(place.encode()).hexdigest()[:24]
 
 
-class _Canonical:
+class _EventTranslator:
     """Turns the events of one answer into the client's canonical form, with the client's names."""
 
     def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
@@ -132,6 +132,7 @@ class _Canonical:
         return tuple(own)
 
     def _own(self, event: StreamEvent) -> StreamEvent | None:
+        """Return an event with the client's names; None if the client gets nothing for it now."""
         naming = self._naming
         match event:
             case Started():
@@ -152,6 +153,10 @@ class _Canonical:
         return event
 
     def _call(self, event: ToolCallDelta) -> ToolCallDelta | None:
+        """Return a piece of a tool call in the form that the client asked for, or None.
+
+        None: the piece is held until more of it comes, or the client takes only one call.
+        """
         first = self._called.setdefault(event.choice, event.index)
         kind = self._naming.call_kinds.get(event.name or "") if event.kind == "function" else None
         event = self._renamed(event)
@@ -161,8 +166,8 @@ class _Canonical:
         event, place = self._identified(event), (event.choice, event.index)
         if kind is not None and place not in self._inputs:
             self._inputs[place] = _FreeText() if kind == "custom" else _WholeCall(event, kind)
-        taken = self._inputs.get(place)
-        return event if taken is None else taken.take(event)
+        input = self._inputs.get(place)
+        return event if input is None else input.take(event)
 
     def _renamed(self, event: ToolCallDelta) -> ToolCallDelta:
         """Return a piece of a tool call with the names that the request gave to the tool."""
@@ -249,24 +254,28 @@ _LONGEST_BEGINNING = 256
 class _FreeText:
     """The input of a custom tool's call, as it is taken out of the arguments of a function's.
 
-    Arguments in another form are handed on at the end: the text that they hold, or all of them.
+    For example, the arguments ``{"input": "two words"}`` come as ``{"inp``, ``ut": "two`` and
+    `` words"}``. The client gets the call with no text, then ``two``, then `` words``. Arguments in
+    another form are handed on at the end: the text that they hold, or all of them.
     """
 
     def __init__(self) -> None:
         self._begun: ToolCallDelta | None = None
+        """The first piece of the call."""
         self._held = ""
+        """The arguments that came and were not handed on."""
         self._other: _HeldArguments | None = None
         """The arguments, if they do not begin as they should."""
         self._is_inside = self._is_over = False
+        """Whether the text has begun, and whether it has ended."""
 
     def take(self, event: ToolCallDelta) -> ToolCallDelta | None:
         """Return the call with the text that came, or None if there is none."""
         text = "" if self._is_over else self._read(event.arguments)
-        if self._begun is not None and not text:
-            return None
-        begins, self._begun = self._begun is None, self._begun or event
-        named = event if begins else ToolCallDelta(index=event.index, choice=event.choice)
-        return msgspec.structs.replace(named, kind="custom", arguments=text)
+        if self._begun is not None:
+            return _more_text(self._begun, text)
+        self._begun = event
+        return msgspec.structs.replace(event, kind="custom", arguments=text)
 
     def _read(self, piece: str) -> str:
         if self._other is not None:
@@ -291,10 +300,16 @@ class _FreeText:
     def end(self) -> ToolCallDelta | None:
         """Return the text in arguments of another form."""
         held = self._held if self._other is None else self._other.join()
-        text, begun = "" if self._is_inside else _input_in(held), self._begun
-        if begun is None or not text:
+        if self._is_inside or self._begun is None:
             return None
-        return ToolCallDelta(index=begun.index, choice=begun.choice, kind="custom", arguments=text)
+        return _more_text(self._begun, _input_in(held))
+
+
+def _more_text(begun: ToolCallDelta, text: str) -> ToolCallDelta | None:
+    """Return a later piece of a custom tool's call; None if there is no text."""
+    if not text:
+        return None
+    return ToolCallDelta(index=begun.index, choice=begun.choice, kind="custom", arguments=text)
 
 
 def _unescaped(string: str) -> str:
@@ -342,7 +357,7 @@ class _TranslatingReader(EventReader):
     """The common part of the readers of a translated stream."""
 
     def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
-        self._canonical = _Canonical(source, target, naming)
+        self._translator = _EventTranslator(source, target, naming)
         # It is kept apart, because the client's bytes must not depend on how the upstream's bytes
         # arrive.
         self._stream = EventStream(source, join_texts=False, choices=naming.choices)
@@ -365,7 +380,7 @@ class _TranslatingReader(EventReader):
     ) -> tuple[StreamEvent, ...]:
         events: list[StreamEvent] = []
         for _, read in frames:
-            found = self._canonical.read(read)
+            found = self._translator.read(read)
             if error_in(found) is not None:
                 self._error = found
                 break
@@ -504,7 +519,7 @@ class DocumentTranslator(DocumentCollector):
         encoder: EventEncoder | None = None,
     ) -> None:
         super().__init__(source, status)
-        self._canonical = _Canonical(source, target, naming)
+        self._translator = _EventTranslator(source, target, naming)
         self._transcript = Transcript()
         self._answer = _WholeAnswer(target, naming, self._transcript)
         self._encoder = (
@@ -520,7 +535,7 @@ class DocumentTranslator(DocumentCollector):
 
     def end(self) -> Piece:
         """Return the translated body. Raises UpstreamProtocolError for an unfinished answer."""
-        events = self._canonical.read(self.events())
+        events = self._translator.read(self.events())
         if error_in(events) is not None:
             return Piece(self._answer.write_error(events), events)
         if self._encoder is not None:

@@ -73,7 +73,7 @@ async def test_cancellation_from_elsewhere_stays_cancellation(*, late_too: bool)
         task = group.create_task(wait())
         await asyncio.sleep(0)
         if late_too:
-            timeout._look()
+            timeout._fire()
         task.cancel()
     timeout.stop()
     assert task.cancelled()

@@ -260,7 +260,7 @@ class HitDecider:
         if may.twice and self.audits.asks_twice:
             domain = self.learner.domains.find(sample.pair.domain)
             asked = 0.0 if domain is None else domain.repeat_rate(verdict, sample.pair.entry.id)
-            sample = sample._replace(repeat=self.audits.draw_repeat(asked))
+            sample = sample._replace(twice=self.audits.draw_repeat(asked))
         return HitDecision(HitAction.ASK, lookup, sample)
 
     def explain(self, id: str) -> Explanation | None:

@@ -355,7 +355,7 @@ class FeedbackSample(NamedTuple):
     """The probability that such a request gives a label."""
     asked: str = ""
     """Hash of the question, under which feedback is kept."""
-    repeat: bool = False
+    twice: bool = False
     """Whether to ask the provider again after it has answered this miss: a null audit."""
     stores: bool = True
     """Whether to store and record the fresh answer, instead of an older one to the same request."""

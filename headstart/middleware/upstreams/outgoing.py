@@ -451,7 +451,6 @@ class RequestWriter:
         enabled = not upstream.quirks.refuse
         self.refused = RefusedValues(enabled=enabled, needs_limit=limited, kept=upstream.fields)
         self._raw_predict = self._main.raw_predict if upstream.quirks.raw_predict else None
-        self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
 
     def write(
         self, call: Call, client: Dialect | None, own: UpstreamDialect | None
@@ -599,23 +598,25 @@ class RequestWriter:
         return OutgoingRequest(call.path, query, headers, body, ("model",))
 
     def _edit(self, call: Call, request: ChatRequest, own: Dialect) -> OutgoingRequest:
-        """Return the client's own request with the fewest edits.
+        """Return the client's own request with the fewest edits, whose names are ``transforms``.
 
-        The quirks belong to the upstream's main dialect.
+        The body keeps its bytes if the upstream takes all of its fields and the model's name, the
+        answer comes in the form that the client asked for, and nothing is added: no ``fields`` of
+        the settings, and no wish for the usage of a stream.
         """
         upstream, is_further = self._upstream, own is not self._main
-        edits = call.editable or call.streamed_upstream
-        headers = self._headers_up(call.headers, plain=edits)
+        reads_answer = call.editable or call.streamed_upstream
+        headers = self._headers_up(call.headers, plain=reads_answer)
         if is_further and self._credential is None:
             headers += _key_for(self._main, call)
         headers = self._complete(headers, own)
         body, path = call.body, call.path
         query = call.query_string and self._query_up(call.query_string)
         names: list[str] = []
-        has_quirks = self._has_quirks and not is_further
-        attributed = is_further and ATTRIBUTION.encode() in body
-        if own.apply_quirks and (has_quirks or attributed or THINKING_MARK in body):
-            quirks = _FURTHER_QUIRKS if is_further else upstream.quirks
+        # The quirks of the settings belong to the upstream's main dialect.
+        quirks = _FURTHER_QUIRKS if is_further else upstream.quirks
+        has_quirks = ATTRIBUTION.encode() in body if is_further else self._has_quirks
+        if own.apply_quirks and (has_quirks or THINKING_MARK in body):
             body, dropped = own.apply_quirks(body, request, quirks)
             names += (f"dropped:{name}" for name in dropped)
         members: dict[str, Any] = {}
@@ -640,8 +641,8 @@ class RequestWriter:
             names.append("fields")
         if members:
             body = _with_members(body, members)
-        asks_usage = upstream.include_usage if is_further else self._asks_usage
-        if asks_usage and edits and request.stream:
+        asks_usage = upstream.include_usage and quirks.stream_usage
+        if asks_usage and reads_answer and request.stream:
             with_usage = own.add_usage(body, request)
             if with_usage is not None:
                 body = with_usage

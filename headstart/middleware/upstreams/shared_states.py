@@ -21,7 +21,6 @@ import os
 import struct
 import time
 from hashlib import blake2b
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
 
 import msgspec
@@ -341,25 +340,28 @@ class _Slot:
 
 
 class _SharedState:
-    """Mixin: lets the methods of a policy run on shared state."""
+    """Mixin: lets the methods of a policy run on shared state.
+
+    For example, ``SharedBreaker.failed`` writes all fields, and ``SharedLimits.take`` the counts.
+    """
 
     counts: Sequence[float] = ()
     """The numbers that each call changes. The first one is the time of the last call."""
     _fields: tuple[str, ...]
-    _values: Callable[[Any], tuple[Any, ...]]
-    _format: Any
+    """The names of all other fields that workers share. ``_types`` has their types."""
+    _types: Any
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
         super().__init__()
         self.slot = _Slot(table, name)
 
     def save(self) -> bytes:
-        """Return the state."""
-        return msgspec.msgpack.encode(type(self)._values(self))  # noqa: SLF001 - of its own class
+        """Return the state without the counts."""
+        return msgspec.msgpack.encode([vars(self)[name] for name in self._fields])
 
     def load(self, state: bytes) -> None:
         """Take over a state."""
-        values = msgspec.msgpack.decode(state, type=self._format)
+        values = msgspec.msgpack.decode(state, type=self._types)
         vars(self).update(zip(self._fields, values, strict=True))
 
     def is_kept_longer(self) -> bool:
@@ -375,7 +377,7 @@ def _reading(method: Any) -> Any:
 
     def read(self: _SharedState, *args: Any, **named: Any) -> Any:
         slot = self.slot
-        if slot.hold != slot.table.hold:
+        if slot.hold != slot.table.hold:  # the state was not read in the present hold
             slot.read(self)
         return method(self, *args, **named)
 
@@ -409,12 +411,10 @@ class SharedBreaker(_SharedState, CircuitBreaker):
         for name in vars(CircuitBreaker())
         if name not in ("_admitted", "_calls", "_errors", "_counted_at")  # see ``counts``
     )
-    _values = attrgetter(*_fields)
-    _format = tuple[
+    _types = tuple[
         bool, int, dict[int, bool], int, float, bool, float, int, float, float, float, float,
         float, int, float,
     ]  # fmt: skip
-    """The types of the fields, in their order."""
 
     def is_kept_longer(self) -> bool:
         return self.proven
@@ -511,8 +511,7 @@ class SharedRetryBudget(_SharedState, RetryBudget):
     """A budget of retries of all workers."""
 
     _fields = ("_level", "_at")
-    _values = attrgetter(*_fields)
-    _format = tuple[float, float | None]
+    _types = tuple[float, float | None]
 
     def earn(self, now: float) -> None:
         """Count a call that is not a retry. A full budget needs no lock."""

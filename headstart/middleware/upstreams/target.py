@@ -69,7 +69,7 @@ _SHOWN_CHARACTERS = 200
 """The most characters of a redirect's address that an error shows."""
 SHORTEST_WAIT_S = 0.01
 """The shortest wait of a call that queues for a rate limit."""
-LOOK_S = 2.0
+LONGEST_TIMER_S = 2.0
 """The longest time until a timer fires and checks the present wait. So a wait that ends earlier
 than the one before rarely needs a new timer, and most calls need only one timer."""
 STOOD_STILL_S = 0.5
@@ -84,21 +84,25 @@ class ReusableTimeout:
 
     ``timeout_at`` sets and clears a timer for each piece, which costs more than all other work for
     the piece. Here the timer, when it fires, checks the present wait, and starts again if that wait
-    has time left. A cancellation from elsewhere is raised, as with ``timeout_at``. If the process
-    did not run for a while, a wait gets ``CATCH_UP_S`` more: its value may have arrived, but the
-    event loop has not seen it yet. After the last wait the timer runs on: another call may use it.
+    has time left. For example, a wait until 60 s starts the timer, which fires at 2 s. A piece
+    comes at 1 s, and the next wait is until 61 s: at 2 s the timer starts again. If nothing comes,
+    it fires last at 61 s, and cancels the task.
+
+    A cancellation from elsewhere is raised, as with ``timeout_at``. If the process did not run for
+    a while, a wait gets ``CATCH_UP_S`` more: its value may have arrived, but the event loop has not
+    seen it yet. After the last wait the timer runs on: another call may use it.
     """
 
-    __slots__ = ("_extended", "_late", "_looks_at", "_loop", "_task", "_timer", "_until", "time")
+    __slots__ = ("_expired", "_extended", "_fires_at", "_loop", "_task", "_timer", "_until", "time")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.time = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
-        self._looks_at = math.inf
+        self._fires_at = math.inf
         self._task: asyncio.Task[object] | None = None
         self._until = self._extended = math.inf
-        self._late = False
+        self._expired = False
 
     async def within(self, wait: Awaitable[T], until: float) -> T:
         """Await a value. Raises TimeoutError at ``until``."""
@@ -106,19 +110,19 @@ class ReusableTimeout:
         assert task is not None
         cancelling = task.cancelling()
         self._until = until
-        if until < self._looks_at:
-            self._look_at(until)
+        if until < self._fires_at:
+            self._start(until)
         self._task = task
         try:
             return await wait
         except asyncio.CancelledError as error:
-            if self._late and task.cancelling() <= cancelling + 1:
+            if self._expired and task.cancelling() <= cancelling + 1:
                 raise TimeoutError from error
             raise
         finally:
             self._task = None
-            if self._late:
-                self._late = False
+            if self._expired:
+                self._expired = False
                 task.uncancel()
 
     def stop(self) -> None:
@@ -127,30 +131,32 @@ class ReusableTimeout:
             self._timer.cancel()
             self._timer = None
 
-    def _look_at(self, until: float) -> None:
+    def _start(self, until: float) -> None:
         self.stop()
         now = self._loop.time()
-        self._looks_at = now + LOOK_S if until > now + LOOK_S else max(until, now)
-        self._timer = self._loop.call_at(self._looks_at, self._look)
+        self._fires_at = now + LONGEST_TIMER_S if until > now + LONGEST_TIMER_S else max(until, now)
+        self._timer = self._loop.call_at(self._fires_at, self._fire)
 
-    def _look(self) -> None:
-        now, looks_at = self._loop.time(), self._looks_at
+    def _fire(self) -> None:
+        now = self._loop.time()
+        stood_still = now - self._fires_at > STOOD_STILL_S
         self._timer = None
-        self._looks_at = math.inf
+        self._fires_at = math.inf
         if self._task is None:
             return
-        if now >= self._until != self._extended and now - looks_at > STOOD_STILL_S:
-            self._until = self._extended = now + CATCH_UP_S  # only once for each standstill
+        if stood_still and now >= self._until != self._extended:
+            self._until = self._extended = now + CATCH_UP_S  # but a wait is extended only once
         if now < self._until:
-            self._look_at(self._until)
-        elif not self._late:
-            self._late = True
+            self._start(self._until)
+        elif not self._expired:
+            self._expired = True
             self._task.cancel()
 
 
 KEPT_ALIVE = 4
 """While only pings and comments come, the wait for content is this many stall limits. The
-connection is alive, and the model may think between two blocks, or hang."""
+connection is alive, and the model may think between two blocks, or hang. For example, with a limit
+of 30 s a provider may send nothing for 30 s, and only pings for 120 s."""
 
 
 _NO_ANSWER = Transcript()
@@ -177,12 +183,14 @@ class TargetCall:
     _timeout: ReusableTimeout = field(init=False)
     _time: Callable[[], float] = field(init=False)
     _deadline: float = field(init=False)
-    _limit_s: float = field(init=False)
-    _quiet_s: float = 0.0
+    _next_piece_s: float = field(init=False)
+    """The longest wait for the next piece. It gets shorter while pieces without content come."""
+    _without_content_s: float = 0.0
     """Seconds of waiting since the last piece with content."""
     _streams: bool = field(init=False)
     _held: deque[Piece] = field(default_factory=deque)
     _over: bool = False
+    """No further piece comes."""
     _closing: Closing | None = None
     _name: str = ""
     _headers: Headers = ()
@@ -194,7 +202,7 @@ class TargetCall:
         self._timeout = self.timeouts.pop() if self.timeouts else ReusableTimeout()
         self._time = self._timeout.time
         self._deadline = math.inf if call.deadline is None else call.deadline
-        self._limit_s = self.stall_s
+        self._next_piece_s = self.stall_s
         self._streams = call.request is not None and call.request.stream
 
     async def open(self, upstream: Upstream, until: float | None) -> Reply:
@@ -243,10 +251,10 @@ class TargetCall:
         return self
 
     async def __anext__(self) -> Piece:
-        """Return the next piece. A stream is booked before its last piece is passed on.
+        """Return the next piece.
 
         The call is booked as won when the terminal event came, or else at a clean end. A stream is
-        over at its terminal event.
+        over at its terminal event, so it is booked before its last piece is passed on.
         """
         if self._held:
             return self._next_held()
@@ -257,7 +265,7 @@ class TargetCall:
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
         # After a whole answer, ``HTTPUpstream`` ends the body within AFTER_END_S. This limit is
         # longer, so that it applies only if the upstream has no such limit.
-        until = now + (2 * AFTER_END_S if whole else self._limit_s)
+        until = now + (2 * AFTER_END_S if whole else self._next_piece_s)
         until = min(until, self._deadline)
         try:
             live = await self._timeout.within(anext(self._source, None), until)
@@ -273,16 +281,17 @@ class TargetCall:
         except HeadstartError as error:
             await self._broken_off(error)
             raise
+        came = time()
         if live is None:
             self._over = True
-            booking.ended(time())
+            booking.ended(came)
             raise StopAsyncIteration
-        came = time()
         if live.events:
-            self._quiet_s, self._limit_s = 0.0, self.stall_s
+            self._without_content_s, self._next_piece_s = 0.0, self.stall_s
         elif self.dialect is not None:
-            self._quiet_s += came - now
-            self._limit_s = min(self.stall_s, KEPT_ALIVE * self.stall_s - self._quiet_s)
+            self._without_content_s += came - now
+            left_s = KEPT_ALIVE * self.stall_s - self._without_content_s
+            self._next_piece_s = min(left_s, self.stall_s)
         gaps = booking.gaps
         gaps.append(came - booking.last)
         booking.last = came

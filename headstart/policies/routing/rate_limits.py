@@ -476,31 +476,43 @@ class _UnannouncedLimit(_Bucket):
     """Estimates the rate of calls that a provider allows, from its refusals alone.
 
     A refusal means that nothing is left. So the number of calls that were answered between two
-    refusals, divided by the time between them, is the rate that the limit allows. This is right for
-    a bucket, and also for a window if the time covers a whole window.
+    refusals, divided by the time between them, is the rate that the limit allows. For example,
+    calls are refused at 0 s and at 10 s, and 30 calls between them are answered: the limit allows 3
+    calls a second. This is right for a bucket, and also for a window if the time covers a whole
+    window.
 
     The rate begins with a guess and doubles each second, as in the slow start of TCP. It keeps
     growing after a measurement, because only more calls can show that the limit is higher: then it
     doubles in half of the time over which it was measured, and more slowly once another measurement
     confirms it.
 
-    ``per_s`` is the measured rate, from which the rate grows. ``first`` is the refusal from which
-    answered calls are counted, so that this limit is stored in the form of a bucket.
+    ``per_s`` is the measured rate, from which the rate grows. Answered calls are counted from the
+    refusal at ``counted_from``, when the level was ``level_then``. ``doubles_s`` is the time in
+    which the rate doubles now.
     """
 
-    __slots__ = ()
+    __slots__ = ("counted_from", "doubles_s", "level_then")
+
+    @property
+    def first(self) -> LimitReading:
+        """The numbers that only this kind of limit has, in the place where a bucket is stored."""
+        return LimitReading(used=self.level_then, reset_s=self.doubles_s, at=self.counted_from)
+
+    @first.setter
+    def first(self, stored: LimitReading) -> None:
+        self.level_then, self.doubles_s, self.counted_from = stored
 
     def refuse(self, pause_s: float, began: float, now: float) -> None:
         """Learn from a refused call that began at ``began``. No call is made for ``pause_s``."""
         if not self.believed_until:
             per_s = _MOST_FIRST_PER_S if pause_s < 1.0 / _MOST_FIRST_PER_S else 1.0 / pause_s
-            self._measured(max(per_s, _FIRST_PER_S), _DOUBLES_S, _ENOUGH_S, now)
+            self._set_rate(max(per_s, _FIRST_PER_S), _DOUBLES_S, _ENOUGH_S, now)
             self.at = now
-        elif began < self._counted_from:
+        elif began < self.counted_from:
             return  # a call of the same burst as that refusal
-        elapsed_s, level = now - self._counted_from, self.level_at(now)
-        granted = self._granted(self._counted_from, now)
-        answered = self._level_then + granted - level - 1.0
+        elapsed_s, level = now - self.counted_from, self.level_at(now)
+        granted = self._granted(self.counted_from, now)
+        answered = self.level_then + granted - level - 1.0
         many = answered >= _LEAST_ANSWERED and elapsed_s >= _LEAST_S
         if many or (answered >= 1.0 and elapsed_s >= _ENOUGH_S):
             per_s = answered / elapsed_s
@@ -509,34 +521,20 @@ class _UnannouncedLimit(_Bucket):
             if level > 1.0 + granted / 10.0:
                 per_s, doubles_s = max(per_s, _FIRST_PER_S), _DOUBLES_S
             elif abs(per_s - self.per_s) < _CONFIRMED * self.per_s:
-                doubles_s = min(max(doubles_s, 2.0 * self._doubles_s), _MOST_DOUBLES_S)
-            self._measured(per_s, doubles_s, elapsed_s, now)
+                doubles_s = min(max(doubles_s, 2.0 * self.doubles_s), _MOST_DOUBLES_S)
+            self._set_rate(per_s, doubles_s, elapsed_s, now)
             answered = 0.0
         self.believed_until = now + pause_s + _UNANNOUNCED_S
         # When the pause ends, one call fits, and half of those that the limit allows meanwhile.
         self.at, self.level = now, min(level, 1.0 - self.per_s * pause_s / 2.0)
-        granted = self._granted(self._counted_from, now)
-        self.first = self.first._replace(used=max(0.0, answered) + self.level - granted)
+        granted = self._granted(self.counted_from, now)
+        self.level_then = max(0.0, answered) + self.level - granted
 
-    def _measured(self, per_s: float, doubles_s: float, over_s: float, now: float) -> None:
+    def _set_rate(self, per_s: float, doubles_s: float, over_s: float, now: float) -> None:
+        """Take over a rate that was measured over ``over_s``, and count calls from now on."""
         self.per_s = per_s
         self.limit = 1.0 + per_s * min(max(over_s, _LEAST_S), _LONGEST_BURST_S)
-        self.first = LimitReading(used=0.0, reset_s=doubles_s, at=now)
-
-    @property
-    def _counted_from(self) -> float:
-        """The time of the refusal from which calls are counted."""
-        return self.first.at
-
-    @property
-    def _level_then(self) -> float:
-        """The level at the time of that refusal."""
-        return self.first.used
-
-    @property
-    def _doubles_s(self) -> float:
-        """The seconds in which the rate doubles now."""
-        return self.first.reset_s
+        self.level_then, self.doubles_s, self.counted_from = 0.0, doubles_s, now
 
     @property
     def _grows_at(self) -> float:
@@ -545,7 +543,7 @@ class _UnannouncedLimit(_Bucket):
 
     def _doublings(self, now: float) -> float:
         """Return how often the rate has doubled, also as a fraction."""
-        return min(max(0.0, (now - self._grows_at) / self._doubles_s), _MOST_DOUBLINGS)
+        return min(max(0.0, (now - self._grows_at) / self.doubles_s), _MOST_DOUBLINGS)
 
     def _rate(self, now: float) -> float:
         return self.per_s * math.exp2(self._doublings(now))
@@ -555,9 +553,10 @@ class _UnannouncedLimit(_Bucket):
         return self._integral(now) - self._integral(since)
 
     def _integral(self, now: float) -> float:
+        """Return the number of calls since the rate began to grow; negative before that."""
         doublings = self._doublings(now)
-        grown = self._doubles_s * (math.exp2(doublings) - 1.0) / math.log(2.0)
-        steady_s = now - self._grows_at - doublings * self._doubles_s
+        grown = self.doubles_s * (math.exp2(doublings) - 1.0) / math.log(2.0)
+        steady_s = now - self._grows_at - doublings * self.doubles_s
         return self.per_s * (grown + steady_s * math.exp2(doublings))
 
     def level_at(self, now: float) -> float:
@@ -587,12 +586,12 @@ class _UnannouncedLimit(_Bucket):
             return calls / self.per_s
         calls -= self.per_s * pause_s
         doublings, most = self._doublings(now), math.exp2(_MOST_DOUBLINGS)
-        per_doubling = self.per_s * self._doubles_s / math.log(2.0)
+        per_doubling = self.per_s * self.doubles_s / math.log(2.0)
         grown = math.exp2(doublings) + calls / per_doubling
         if grown <= most:
-            return pause_s + (math.log2(grown) - doublings) * self._doubles_s
+            return pause_s + (math.log2(grown) - doublings) * self.doubles_s
         calls -= per_doubling * (most - math.exp2(doublings))
-        grows_s = (_MOST_DOUBLINGS - doublings) * self._doubles_s
+        grows_s = (_MOST_DOUBLINGS - doublings) * self.doubles_s
         return pause_s + grows_s + calls / (self.per_s * most)
 
 
