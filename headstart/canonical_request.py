@@ -466,16 +466,20 @@ def _joined_turns(messages: Sequence[Message]) -> Iterator[Message]:
 
 # --- values that a model refuses ------------------------------------------------------------------
 
+_THINKING = {
+    "reasoning_effort": "reasoning_effort|effort|thinking",
+    "reasoning": "reasoning|reasoning_effort|effort|thinking",
+    "thinking": "thinking",
+    "output_config": "output_config|effort",
+    "generationConfig.thinkingConfig": "thinking|thinking_(?:config|budget|level)",
+    "additionalModelRequestFields.thinking": "thinking",
+    "outputConfig.effort": "effort",
+}
+"""The fields on which depends whether a model takes others, each with its names in errors."""
 _TUNING = {
     name: re.compile(rf"(?<![\w.])(?:{words.replace('_', '[_. ]?')})\b", re.IGNORECASE)
     for name, words in {
-        "reasoning_effort": "reasoning_effort|effort|thinking",
-        "reasoning": "reasoning|reasoning_effort|effort|thinking",
-        "thinking": "thinking",
-        "output_config": "output_config|effort",
-        "generationConfig.thinkingConfig": "thinking|thinking_(?:config|budget|level)",
-        "additionalModelRequestFields.thinking": "thinking",
-        "outputConfig.effort": "effort",
+        **_THINKING,
         "verbosity": "verbosity",
         "temperature": "temperature",
         "top_p": "top_p",
@@ -496,8 +500,6 @@ _TUNING = {
     }.items()
 }
 """The fields of requests that only tune the answer, each with its names in errors."""
-_THINKING = tuple(_TUNING)[:7]
-"""Fields on which depends whether a model takes others. They come first in ``_TUNING``."""
 _OBJECTS = (
     "inferenceConfig",
     "additionalModelRequestFields",
