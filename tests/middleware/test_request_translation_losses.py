@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,9 @@ from headstart.dialects.registry import BY_SETTING
 from headstart.dialects.requests import without_dropped_tools
 from headstart.errors import InvalidRequest
 from support.translated import ANTHROPIC, PNG, SCHEMA, ask, lose, translate
+
+if TYPE_CHECKING:
+    from headstart.canonical_request import CanonicalRequest
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
@@ -225,20 +228,22 @@ def test_more_choices_than_the_provider_gives_are_refused() -> None:
         ask("openai", "openai", Quirks(max_choices=1), n=2)
 
 
+def searching(others: int, choice: dict[str, str]) -> CanonicalRequest:
+    """Return a request with Anthropic's search, and with another tool if ``others`` is 1."""
+    look = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
+    tools = [HOSTED, look][: 1 + others]
+    fields = {"model": "m", "max_tokens": 9, "messages": [USER], "tools": tools}
+    request = ANTHROPIC.parse_request(json.dumps({**fields, "tool_choice": choice}).encode())
+    return ANTHROPIC.read_request(request)
+
+
 @pytest.mark.parametrize("dialect", ["openai", "gemini", "cohere"])
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_choice_of_a_tool_that_is_left_out_is_left_out_too(dialect: str, others: int) -> None:
     """Claude Code has its searches done in requests with this tool alone, and forces it."""
-    look = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
-    fields = {
-        "model": "m",
-        "max_tokens": 9,
-        "messages": [USER],
-        "tools": [HOSTED, look][: 1 + others],
-    }
-    choice, quirks = {"type": "tool", "name": "web_search"}, Quirks(drops=("web_search_20250305",))
-    request = ANTHROPIC.parse_request(json.dumps({**fields, "tool_choice": choice}).encode())
-    asked = without_dropped_tools(ANTHROPIC.read_request(request), quirks)
+    quirks = Quirks(drops=("web_search_20250305",))
+    asked = searching(others, {"type": "tool", "name": "web_search"})
+    asked = without_dropped_tools(asked, quirks)
     written = BY_SETTING[dialect].write_request(asked, quirks)
     assert (b"look" in written.body) == bool(others)
     assert b"web_search" not in written.body
@@ -248,16 +253,6 @@ def test_a_choice_of_a_tool_that_is_left_out_is_left_out_too(dialect: str, other
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_forced_call_of_any_tool_needs_another_tool(others: int) -> None:
-    look = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
-    fields = {
-        "model": "m",
-        "max_tokens": 9,
-        "messages": [USER],
-        "tools": [HOSTED, look][: 1 + others],
-    }
-    request = ANTHROPIC.parse_request(
-        json.dumps({**fields, "tool_choice": {"type": "any"}}).encode()
-    )
-    asked = ANTHROPIC.read_request(request)
+    asked = searching(others, {"type": "any"})
     left = without_dropped_tools(asked, Quirks(drops=("web_search_20250305",))).tool_choice
     assert left == (asked.tool_choice if others else None)
