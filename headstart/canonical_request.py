@@ -475,7 +475,7 @@ _THINKING = {
     "additionalModelRequestFields.thinking": "thinking",
     "outputConfig.effort": "effort",
 }
-"""The fields on which depends whether a model takes others, each with its names in errors."""
+"""The fields about thinking, each with its names in errors. Models may refuse others with them."""
 _TUNING = {
     name: re.compile(rf"(?<![\w.])(?:{words.replace('_', '[_. ]?')})\b", re.IGNORECASE)
     for name, words in {
