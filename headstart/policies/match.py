@@ -6,15 +6,16 @@ domain. In both, guards veto.
 **Conversations.** Two histories must mean the same for the last question. Turns that are equal
 except for case, spaces and punctuation are ignored. For the other turns these rules hold:
 
-- a number, date or name must not have been replaced by another one, and a number or date must not
-be in only one history; - a user turn must not be an edited version of a turn in the other history
-if a guard vetoes the two; - a refusal, a correction or a reported action must not be in only one
-history; - each history must be contained in the other (with ``additions``: one in the other). That
-is, each of its user turns has only words that the other user used, too, or means the same as a turn
-of the other. Whether turns mean the same, only the encoder can tell
-(``HistoryComparison.unmatched``).
+- A number, date or name must not have been replaced by another one, and a number or date must not
+  be in only one history.
+- A user turn must not be an edited version of a turn in the other history if a guard vetoes the
+  two.
+- A refusal, a correction or a reported action must not be in only one history.
+- Each history must be contained in the other (with ``additions``: one in the other). That is, each
+  of its user turns has only words that the other user used, too, or means the same as a turn of the
+  other. Whether turns mean the same, only the encoder can tell (``HistoryComparison.unmatched``).
 
-**Vetoes of people:** they stop the match by meaning for questions and entries.
+**Vetoes of people** stop the match by meaning for questions and entries.
 """
 
 from __future__ import annotations

@@ -288,11 +288,11 @@ class PeakEWMA:
         self._earlier = 1.0
         self._at = 0.0
 
-    def add(self, times: float, *, slow: bool, now: float) -> None:
+    def add(self, factor: float, *, slow: bool, now: float) -> None:
         """Learn the ratio of a call's time to the usual time. ``slow``: it exceeds the p95."""
-        times = times if slow else 1.0
-        self._level = max(self.value(now), min(times, self._before, self._earlier))
-        self._before, self._earlier = times, self._before
+        factor = factor if slow else 1.0
+        self._level = max(self.value(now), min(factor, self._before, self._earlier))
+        self._before, self._earlier = factor, self._before
         self._at = now
 
     def value(self, now: float) -> float:
@@ -474,7 +474,7 @@ class _Figures:
         self.read_whole()
         return _SavedFigures(
             key,
-            {bucket: sketch.saved(now) for bucket, sketch in self.ttft.items()},
+            {bucket: times.saved(now) for bucket, times in self.ttft.items()},
             self.gaps.saved(self.gaps_seen),
             (self.speed.above, self.speed.below),
             (self.prompts.above, self.prompts.below),
@@ -609,27 +609,27 @@ class Measures:
         figures = self._figures.get(key, _UNKNOWN)
         if figures.unread:
             figures.read_whole()
-        sketch = _nearest(figures.ttft, bucket_of(prompt_tokens), now)
-        if figures.whole and (sketch is None or sketch.weight(now) < _FEW_STREAMS):
+        samples = _nearest(figures.ttft, bucket_of(prompt_tokens), now)
+        if figures.whole and (samples is None or samples.weight(now) < _FEW_STREAMS):
             whole = _nearest(figures.whole, bucket_of(prompt_tokens), now)
-            if whole is not None and (sketch is None or whole.weight(now) > sketch.weight(now)):
+            if whole is not None and (samples is None or whole.weight(now) > samples.weight(now)):
                 first_s, token_s = whole.line()
                 first_s *= _crowding(figures)
                 speed = 1.0 / token_s if token_s else None
                 return FirstToken(round(whole.weight(now)), first_s, (), speed)
-        mean_s = None if sketch is None else sketch.mean()
-        if sketch is None or mean_s is None:
+        mean_s = None if samples is None else samples.mean()
+        if samples is None or mean_s is None:
             return FirstToken()
         mean_s *= figures.peak.value(now) * _crowding(figures)
-        samples = round(sketch.weight(now))
-        return FirstToken(samples, mean_s, sketch.late(), figures.speed.value)
+        count = round(samples.weight(now))
+        return FirstToken(count, mean_s, samples.late(), figures.speed.value)
 
     def ttft_s(
         self, key: UpstreamModel, prompt_tokens: int, share: float, now: float
     ) -> float | None:
         """Return the time to first token that ``share`` of the calls do not exceed."""
-        sketch = _nearest(self._figures.get(key, _UNKNOWN).ttft, bucket_of(prompt_tokens), now)
-        return None if sketch is None else sketch.quantile(share)
+        samples = _nearest(self._figures.get(key, _UNKNOWN).ttft, bucket_of(prompt_tokens), now)
+        return None if samples is None else samples.quantile(share)
 
     def prefill_s(self, key: UpstreamModel, prompt_tokens: int, now: float) -> float:
         """Return the seconds that the first token takes longer than after a short prompt.
@@ -732,17 +732,17 @@ class Measures:
         self, key: UpstreamModel, prompt_tokens: int, seconds: float, now: float, *, censored: bool
     ) -> None:
         figures, bucket = self._of(key), bucket_of(prompt_tokens)
-        sketch = figures.ttft.get(bucket)
-        if sketch is None:
-            sketch = figures.ttft[bucket]
+        samples = figures.ttft.get(bucket)
+        if samples is None:
+            samples = figures.ttft[bucket]
             self._figures.move_to_end(key)
-        elif sketch.weight(now) >= ENOUGH:
-            late = sketch.quantile(0.95)
+        elif samples.weight(now) >= ENOUGH:
+            late = samples.quantile(0.95)
             if late and (seconds > late or not censored):
                 slow = seconds > late
-                times = seconds / (sketch.mean() or seconds) if slow else 1.0  # the mean is drawn
-                figures.peak.add(times, slow=slow, now=now)
-        sketch.add(seconds, now, censored=censored)
+                factor = seconds / (samples.mean() or seconds) if slow else 1.0
+                figures.peak.add(factor, slow=slow, now=now)
+        samples.add(seconds, now, censored=censored)
 
 
 _Samples = TypeVar("_Samples", Quantiles, WholeTimes)
@@ -757,8 +757,8 @@ def _nearest(ttft: Mapping[int, _Samples], bucket: int, now: float) -> _Samples 
     if own is not None and (len(ttft) == 1 or own.weight(now) >= ENOUGH):
         return own
     near = [ttft[each] for each in sorted(ttft, key=lambda other: abs(other - bucket))]
-    enough = (sketch for sketch in near if sketch.weight(now) >= ENOUGH)
-    return next(enough, None) or max(near, key=lambda sketch: sketch.weight(now), default=None)
+    enough = (samples for samples in near if samples.weight(now) >= ENOUGH)
+    return next(enough, None) or max(near, key=lambda samples: samples.weight(now), default=None)
 
 
 def _crowding(figures: _Figures) -> float:
