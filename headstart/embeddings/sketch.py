@@ -91,15 +91,16 @@ class SketchCard(Frozen):
 
 
 MOST_WORDS = 8192
-"""The number of words whose tokens are remembered, 200 bytes each."""
-LONGEST_WORD = 32
+"""The number of words whose tokens are remembered, 150 bytes each."""
+LONGEST_WORD = 64
 """A longer word is not remembered."""
 MOST_MULTIPLIED = 64
 """The number of tokens that a product of matrices sums up. A larger product may start threads, and
 they would spin for so little work."""
 _PLAIN = re.compile(r"[\t\n\r -Z\\-~]*")
 """Printable ASCII without the bracket that begins a special token such as ``[CLS]``."""
-_WORD = re.compile(r"[a-z0-9]+|[!-/:-@\\-`{-~]")
+_PART = re.compile(r"[a-z0-9]+|[!-/:-@\\-`{-~]")
+"""The parts of a word that the tokenizer looks at alone: letters and digits, or one sign."""
 _ID_OF = attrgetter("id")
 
 
@@ -114,6 +115,7 @@ class WordTokens:
         self._model = tokenizer.model
         self._limit = limit
         self._words: dict[str, tuple[int, ...]] = {}
+        """The tokens of each word, with the signs that it is written with."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, limit: int) -> WordTokens | None:
@@ -134,7 +136,7 @@ class WordTokens:
         """Return the tokens of a text; None if it is not plain, or has a new and very long word."""
         if not text.isascii() or _PLAIN.fullmatch(text) is None:
             return None
-        words, known = _WORD.findall(text.lower()), self._words
+        words, known = text.lower().split(), self._words
         # Loops in C: each question has a dozen words, and most questions have a new one.
         new = [*filterfalse(known.__contains__, words)]
         if new:
@@ -146,9 +148,11 @@ class WordTokens:
             for word in new:
                 # Two of three new words are tokens. To find one takes a sixth of the time.
                 id = self._model.token_to_id(word)
-                known[word] = (
-                    tuple(map(_ID_OF, self._model.tokenize(word))) if id is None else (id,)
-                )
+                if id is not None and word.isalnum():
+                    known[word] = (id,)
+                    continue
+                parts = map(self._model.tokenize, _PART.findall(word))
+                known[word] = tuple(map(_ID_OF, chain.from_iterable(parts)))
         return [*chain.from_iterable(map(known.__getitem__, words))][: self._limit]
 
 

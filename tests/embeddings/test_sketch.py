@@ -88,7 +88,9 @@ HARD = (
     "[CLS] x",
     "x[MASK]",
     "I'm sure that 3.14 a_b c-d doesn't",
+    "a" * 64 + " b",
     "a" * 120 + " b",
+    'see https://example.org/a/b?c=d#e, (then) "go"...\x0bon\x1cand on',
     "a" * 3000,
     "word " * 600,
     "",
@@ -112,7 +114,7 @@ def test_words_that_are_remembered_have_the_tokens_of_the_tokenizer() -> None:
             assert tokens == tokenizer.encode(text, add_special_tokens=False).ids, text
     assert plain > len(vocabulary) / 2
     assert words.of_text("a bracket [ may begin a special token") is None
-    assert words.of_text("a" * 33) is None  # very long words are not remembered
+    assert words.of_text("a" * 65) is None  # very long words are not remembered
 
 
 def test_only_a_tokenizer_that_goes_by_words_is_asked_word_by_word() -> None:
