@@ -106,6 +106,12 @@ def test_a_view_has_an_address_and_is_readable_on_a_phone(page: Page) -> None:
         id = sidecar.ask(CHATGPT, tags="billing,other")
         page.locator(f'button[data-id="{id}"]').click()
         expect(body).to_contain_text("billing, other", timeout=PATIENCE_MS)
+        page.click("#close")
+        sidecar.ask(CHATGPT)
+        page.click("text=What was learned")
+        expect(body).to_contain_text(
+            "share of wrong hits that is accepted2.0 %", timeout=PATIENCE_MS
+        )
         page.goto("about:blank")
 
 
