@@ -28,7 +28,7 @@ from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
 from headstart.settings import BatchSettings
-from support.serving import serving_in_thread
+from support.serving import free_port, serving_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -368,7 +368,7 @@ SERVE = [sys.executable, "-m", "headstart", "serve"]
 
 @contextlib.contextmanager
 def served_process(config: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    port = next(_free_ports())
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(
         [*SERVE, "--config", str(config), "--port", str(port)],
@@ -385,15 +385,6 @@ def served_process(config: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]
             yield process, url
         finally:
             process.kill()
-
-
-def _free_ports() -> Iterator[int]:
-    import socket
-
-    while True:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            yield sock.getsockname()[1]
 
 
 @pytest.mark.parametrize("ends_by", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "stop"])

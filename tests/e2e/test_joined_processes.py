@@ -20,7 +20,7 @@ from support.patience import PATIENCE_S, until
 from support.proxied import CHAT
 from support.redis_server import redis_server
 from support.served import Load, Served, start, stop
-from support.serving import bind_free_port, serving_in_thread
+from support.serving import free_port, serving_in_thread
 from support.simulated import chat
 
 if TYPE_CHECKING:
@@ -49,12 +49,6 @@ class Running:
         return f"http://127.0.0.1:{self.servers[number % len(self.servers)].port}"
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        bound = [stack.enter_context(bind_free_port()) for _ in range(count)]
-        return [each.getsockname()[1] for each in bound]
-
-
 def is_ready(server: Served) -> bool:
     return "headstart is ready" in server.log or server.process.poll() is not None
 
@@ -77,10 +71,10 @@ def running(
     with contextlib.ExitStack() as stack:
         base = stack.enter_context(serving_in_thread(provider, lifespan="off"))
         servers = []
-        for number, port in enumerate(free_ports(count)):
+        for number in range(count):
             own = folder / str(number)
             own.mkdir()
-            server = Served(own, port, base)
+            server = Served(own, free_port(), base)
             server.write(cache, store=store)
             log = stack.enter_context((own / "log").open("wb"))
             server.process = start(own, log, "--workers", str(workers))

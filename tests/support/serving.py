@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
+import random
 import socket
 import threading
 from concurrent.futures import Future
@@ -42,10 +45,29 @@ def bind_free_port() -> socket.socket:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with bind_free_port() as bound:
-        port: int = bound.getsockname()[1]
-        return port
+    """Return a free loopback port for a server that the test starts soon.
+
+    The system chooses ports above 32767 for ``bind_free_port`` and for connections, so it takes
+    none of these. Each worker of pytest has its own thousand.
+    """
+    for port in _PORTS:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound,
+        ):
+            bound.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("unreachable: the ports are a cycle")
+
+
+def _own_ports() -> list[int]:
+    """Return the ports of this worker in a random order: two runs of pytest may share a machine."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 20_000 + 1000 * (worker % 12)
+    return random.sample(range(first, first + 1000), 1000)
+
+
+_PORTS = itertools.cycle(_own_ports())
 
 
 @contextlib.asynccontextmanager
