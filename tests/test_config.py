@@ -271,6 +271,7 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
             ['server: expected a table, such as { name = "value" }, got a whole number'],
         ),
         ("[cache]\nttl_s = '7d'", ['cache.ttl_s: expected a number of seconds or "none"']),
+        ("[cache]\nmax_error = '2'", ['got text; 2 % is 0.02 or "2%"']),
         ("[cache]\nenabled = 'no'", ["cache.enabled: expected true or false"]),
         ("[compression]\nprefill_tokens_per_s = ''", ["expected a number, got text"]),
         ("[server", ["headstart.toml"]),

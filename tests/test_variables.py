@@ -67,7 +67,7 @@ def test_upstreams_come_from_one_variable_as_json() -> None:
         ("HEADSTART_ROUTE", "faq", "JSON list"),
         ("HEADSTART_ENCODER__MODEL__X", "1", "unknown setting"),
         ("HEADSTART_UPSTREAM__0__BASE_URL", "http://a", "HEADSTART_UPSTREAM"),
-        ("HEADSTART_UPSTREAM", "http://a", "JSON list"),
+        ("HEADSTART_UPSTREAM", "http://a", ": it holds all of [[upstream]] as a JSON list"),
         ("HEADSTART_CACHE__ENABLED", "no", "expected true or false"),
         ("HEADSTART_CACHE__TTL_S", "7d", 'expected a number of seconds or "none"'),
         ("HEADSTART_CACHE__SCOPE", "tenant", '"header:NAME"'),

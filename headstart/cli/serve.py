@@ -79,12 +79,15 @@ class ServeOptions:
 
 @command(ServeOptions)
 def serve(options: ServeOptions) -> None:
-    """Run the sidecar proxy: it caches chat requests and relays all other paths under /v1/.
+    """Run the sidecar proxy.
 
-    Without a configuration it uses the providers whose key variables are set, or an Ollama or vLLM
-    on this machine. --race, --hedge and --fallback take names of presets (openai, anthropic, groq,
-    together, …: docs/providers.md) or of upstreams of the configuration. Each of them needs its key
-    in its usual variable. The server is ready when /_headstart/ready answers 200.
+    It caches chats, completions, embeddings, rerank and moderations, and relays all other paths
+    under /v1/. Without --upstream and without a configuration it uses the providers whose key
+    variables are set, or an Ollama or vLLM on this machine.
+
+    --race, --hedge and --fallback take names of presets (openai, anthropic, groq, together, …:
+    docs/providers.md) or of upstreams of the configuration. Each of them needs its key in its
+    usual variable. The server is ready when /_headstart/ready answers 200.
 
     Examples:
       headstart serve --upstream https://api.openai.com/v1

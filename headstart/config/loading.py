@@ -61,8 +61,9 @@ def read_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
         steps = name.split("__")
         if steps[0] in LISTS:
             section = steps[0]
+            whole = f"{PREFIX}{section.upper()}"
             wanted = f"holds all of [[{section}]] as a JSON list of objects, {_EXAMPLES[section]}"
-            wrong = f"{variable}: {PREFIX}{section.upper()} {wanted}"
+            wrong = f"{variable}: {'it' if variable == whole else whole} {wanted}"
             yield section, _from_json(text, list[dict[str, object]], wrong)
         elif len(steps) > 1:
             section, key = ".".join(steps[:-1]), steps[-1]

@@ -284,17 +284,22 @@ def expectation(section: str, key: str, message: str) -> str:
             kinds.get(each, f"`{each}`") for each in (found[1] or found[2]).split(" | ")
         )
 
-    return message[:1].lower() + _TYPES.sub(in_words, message)[1:]
+    share = '; 2 % is 0.02 or "2%"' if _is_share(_kind(section, key)) else ""
+    return message[:1].lower() + _TYPES.sub(in_words, message)[1:] + share
 
 
 def _description(section: str, key: str) -> str | None:
     """Return a description of a setting's values; None if the type describes them."""
-    try:
-        kind = settings_of(section)[key]
-    except KeyError:  # users choose the keys of this table
-        return None
-    notes = getattr(kind, "__metadata__", ())
+    notes = getattr(_kind(section, key), "__metadata__", ())
     return next((note.description for note in notes if note.description), None)
+
+
+def _kind(section: str, key: str) -> object:
+    """Return the type of a setting; None if users choose the keys of its table."""
+    try:
+        return settings_of(section)[key]
+    except KeyError:
+        return None
 
 
 @cache

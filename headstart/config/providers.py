@@ -286,7 +286,7 @@ _LOCAL_S = 0.2
 
 
 NO_UPSTREAM = (
-    "no upstream: add an [[upstream]] with base_url, pass --upstream URL, "
+    "no upstream: add an [[upstream]] with base_url to headstart.toml, pass --upstream URL, "
     "or set a provider's key such as OPENAI_API_KEY"
 )
 """Why a server cannot start that has found no provider either."""
