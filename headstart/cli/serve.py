@@ -301,7 +301,7 @@ def banner(settings: Settings, port: int, workers: int = 1) -> str:
         ("upstream", upstreams),
         *(("route", line) for line in _routes(settings)),
         ("cache", f"{_cache_line(cache)}; shared by {sharers}; store {masked_url(cache.store)}"),
-        ("learning", _learning_line(cache)),
+        *_learning_rows(cache),
         ("page", f"{base}/_headstart/"),
     ]
     if settings.record.enabled:
@@ -339,11 +339,14 @@ def _cache_line(cache: CacheSettings) -> str:
     return f"exact repeats, and rewordings that {guards} let pass"
 
 
-def _learning_line(cache: CacheSettings) -> str:
+def _learning_rows(cache: CacheSettings) -> Iterator[tuple[str, str]]:
+    """Yield what is promised, and what is served before enough is learned for the promise."""
     if not cache.enabled or cache.mode == "exact-only":
-        return "off"
+        yield "learning", "off"
+        return
     if cache.effective_match == "static":
-        return "off: a static threshold promises no error rate"
+        yield "learning", "off: a static threshold promises no error rate"
+        return
     from headstart.policies.learned_rule.error_limit import (
         STRICT,
         ErrorLimit,
@@ -355,19 +358,17 @@ def _learning_line(cache: CacheSettings) -> str:
     of = "semantic hits" if cache.error_of == "hits" else "requests"
     audits = {"off": "no audits", "sync": "audits while callers wait"}
     audited = audits.get(cache.audit.mode, "audits in the background")
-    similarity = cold_start_threshold(target)
-    cold = "only exact repeats are served"
-    if similarity is not None:
-        first = f"{similarity} on"
-        if cache.cold_start == "strict":
-            first = f"{STRICT} on, later from {first}"
-        cold = f"it serves rewordings without this promise: from similarity {first}"
-    text = (
-        f"at most {target:.1%} of the {of} wrong; learns from every miss; {audited}; "
-        f"until it has learned enough, {cold}"
-    )
+    text = f"at most {target:.1%} of the {of} wrong; learns from every miss; {audited}"
     if target < ErrorLimit().max_error:
         text += (
             f"; expect about {expected_hit_rate(target):.0%} semantic hits at so strict a target"
         )
-    return text
+    yield "learning", text
+    similarity = cold_start_threshold(target)
+    if similarity is None:
+        yield "at first", "only exact repeats, until enough is learned"
+        return
+    served = f"similarity {similarity} on"
+    if cache.cold_start == "strict":
+        served = f"similarity {STRICT} on, later from {similarity} on"
+    yield "at first", f"rewordings from {served}, without this promise until enough is learned"

@@ -476,11 +476,12 @@ def test_serve_says_who_shares_answers_and_where_the_page_is(scope: str, sharers
 def test_serve_says_what_it_promises_and_what_it_serves_before() -> None:
     strict = Settings(cache=CacheSettings(max_error=0.001))
     assert (
-        "at most 2.0% of the semantic hits wrong; learns from every miss; audits in the "
-        "background; until it has learned enough, it serves rewordings without this promise: from "
-        "similarity 0.98 on, later from 0.9 on"
+        "  learning  at most 2.0% of the semantic hits wrong; learns from every miss; audits in "
+        "the background\n"
+        "  at first  rewordings from similarity 0.98 on, later from 0.9 on, without this promise "
+        "until enough is learned\n"
     ) in banner(Settings(), 8080)
-    assert "until it has learned enough, only exact repeats are served" in banner(strict, 8080)
+    assert "  at first  only exact repeats, until enough is learned\n" in banner(strict, 8080)
 
 
 def test_serve_says_when_prompts_are_recorded() -> None:
