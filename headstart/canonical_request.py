@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from headstart.schemas import portable_answer, portable_schema
-from headstart.types import UNDECODABLE, Frozen
+from headstart.types import UNDECODABLE, Frozen, word_classes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -234,38 +235,35 @@ def portable_request(asked: CanonicalRequest, quirks: Quirks) -> CanonicalReques
     """
     told = asked.messages if quirks.system == "anywhere" else with_reminders(asked.messages)
     messages = tuple(map(_with_portable_names, told))
-    tools = tuple(
-        msgspec.structs.replace(
-            tool, name=portable_name(tool.name), parameters=portable_schema(tool.parameters)
-        )
-        if isinstance(tool, Tool)
-        else tool
-        for tool in asked.tools
-    )
+    tools = tuple(map(_portable_tool, asked.tools))
     choice = asked.tool_choice
     if choice is not None and choice.names:
-        names = tuple(map(portable_name, choice.names))
-        choice = msgspec.structs.replace(choice, names=names)
-    wanted = asked.response_format
-    if wanted is not None:
-        wanted = msgspec.structs.replace(wanted, schema=portable_answer(wanted.schema))
-    return msgspec.structs.replace(
-        asked, messages=messages, tools=tools, tool_choice=choice, response_format=wanted
-    )
+        choice = replace(choice, names=tuple(map(portable_name, choice.names)))
+    form = asked.response_format
+    if form is not None:
+        form = replace(form, schema=portable_answer(form.schema))
+    return replace(asked, messages=messages, tools=tools, tool_choice=choice, response_format=form)
+
+
+def _portable_tool(tool: Tool | ForeignTool) -> Tool | ForeignTool:
+    if isinstance(tool, ForeignTool):
+        return tool
+    parameters = portable_schema(tool.parameters)
+    return replace(tool, name=portable_name(tool.name), parameters=parameters)
 
 
 def _with_portable_names(message: Message) -> Message:
     parts = tuple(map(_portable_part, message.parts))
-    return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+    return message if parts == message.parts else replace(message, parts=parts)
 
 
 def _portable_part(part: MessagePart) -> MessagePart:
     if not isinstance(part, CallPart | ResultPart):
         return part
     if part.name is not None and not _PORTABLE.fullmatch(part.name):
-        part = msgspec.structs.replace(part, name=portable_name(part.name))
+        part = replace(part, name=portable_name(part.name))
     if isinstance(part, ResultPart) and any(isinstance(e, ForeignPart) for e in part.content):
-        part = msgspec.structs.replace(part, content=tuple(map(_told_reference, part.content)))
+        part = replace(part, content=tuple(map(_told_reference, part.content)))
     return part
 
 
@@ -286,17 +284,21 @@ def with_reminders(messages: Sequence[Message]) -> tuple[Message, ...]:
     that take no others. So the beginning of a conversation stays the same, and the provider's
     prompt cache finds it. The user comes before the model: most providers refuse other beginnings.
     """
-    began, asked, found = False, False, []
+    found: list[Message] = []
+    began = False  # the model has had a turn
+    opened = False  # a message came that is not one of the first system messages
     for message in messages:
-        began = began or message.role in ("assistant", "tool")
-        told = message.role in ("system", "developer")
-        says = _says_something(message)
-        if not says and (told or (message.role == "assistant" and not asked)):
+        is_model = message.role == "assistant"
+        is_system = message.role in ("system", "developer")
+        began = began or is_model or message.role == "tool"
+        if not _says_something(message):
+            if not is_system and (opened or not is_model):
+                found.append(message)
             continue
-        if says and not asked and message.role == "assistant":
+        if is_model and not opened:
             found.append(_NO_MESSAGE)
-        asked = asked or (says and not (told and not began))
-        found.append(_reminder(message) if told and began else message)
+        opened = opened or began or not is_system
+        found.append(_reminder(message) if is_system and began else message)
     if found and found[-1].role == "user" and not _says_something(found[-1]):
         return (*found[:-1], _NO_MESSAGE)  # without it, the model would go on from its last turn
     return tuple(found) if any(map(_says_something, found)) else (*found, _NO_MESSAGE)
@@ -336,8 +338,6 @@ _LONGEST_ID = 40
 """Most characters of a call's id that all providers take. OpenAI's Chat Completions takes least."""
 NO_RESULT = "(no result)"
 _LATE_RESULT = "The result of an earlier tool call:"
-
-
 _UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -350,16 +350,23 @@ def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages with each tool result under the id and the name of its call.
 
     A call without an id, with a long one or with that of an earlier call gets another one: some
-    servers give all calls the same id, and most providers refuse such a history (``safe_id`` must
-    not make two ids equal). They also refuse
-    calls and results that are not in pairs: ``_pair`` mends them.
+    servers give all calls the same id, and most providers refuse such a history. ``safe_id`` must
+    not make two ids equal. Providers also refuse calls and results that are not in pairs: ``_pair``
+    mends them.
     """
     names, turn, named = _CallNames(), 0, []
     for message in messages:
         turn += message.role != "assistant"
         parts = tuple([names.named(part, turn) for part in message.parts])
-        named.append(msgspec.structs.replace(message, parts=parts))
+        named.append(replace(message, parts=parts))
     return tuple(named if _is_paired(named) else _pair(named))
+
+
+class _TurnCalls(NamedTuple):
+    """The calls with one id in one turn. Their results take them in order; the last one stays."""
+
+    turn: int
+    calls: deque[CallPart]
 
 
 class _CallNames:
@@ -368,29 +375,32 @@ class _CallNames:
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._renamed = 0
-        self._calls: dict[str, tuple[int, deque[CallPart]]] = {}
-        """The last turn with this id, and its calls that wait for a result; or its last call."""
+        self._latest: dict[str, _TurnCalls] = {}
+        """The calls of the last turn with this id."""
 
     def named(self, part: MessagePart, turn: int) -> MessagePart:
         """Return a call with an id of its own, or a result with the id and the name of its call."""
         if isinstance(part, CallPart):
-            id = part.id
-            if len(id) > _LONGEST_ID:
-                id = f"call_{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
-            call = msgspec.structs.replace(part, id=id)
-            while not call.id or safe_id(call.id) in self._taken:
-                self._renamed += 1
-                call = msgspec.structs.replace(part, id=f"call_{self._renamed}_{id}"[:_LONGEST_ID])
-            self._taken.add(safe_id(call.id))
-            if part.id not in self._calls or self._calls[part.id][0] != turn:
-                self._calls[part.id] = turn, deque()
-            self._calls[part.id][1].append(call)
-            return call
-        if not isinstance(part, ResultPart) or part.id not in self._calls:
+            return self._named_call(part, turn)
+        if not isinstance(part, ResultPart) or part.id not in self._latest:
             return part
-        calls = self._calls[part.id][1]
+        calls = self._latest[part.id].calls
         call = calls.popleft() if len(calls) > 1 else calls[0]
-        return msgspec.structs.replace(part, id=call.id, name=part.name or call.name)
+        return replace(part, id=call.id, name=part.name or call.name)
+
+    def _named_call(self, part: CallPart, turn: int) -> CallPart:
+        own = id = part.id
+        if len(own) > _LONGEST_ID:
+            own = id = f"call_{sha256(own.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+        while not id or safe_id(id) in self._taken:
+            self._renamed += 1
+            id = f"call_{self._renamed}_{own}"[:_LONGEST_ID]
+        self._taken.add(safe_id(id))
+        call = replace(part, id=id)
+        if part.id not in self._latest or self._latest[part.id].turn != turn:
+            self._latest[part.id] = _TurnCalls(turn, deque())
+        self._latest[part.id].calls.append(call)
+        return call
 
 
 def _calls(message: Message) -> list[CallPart]:
@@ -461,7 +471,7 @@ def _joined_turns(messages: Sequence[Message]) -> Iterator[Message]:
     for first, *others in joined:
         parts = (part for message in (first, *others) for part in message.parts)
         ordered = tuple(sorted(parts, key=lambda part: isinstance(part, CallPart)))
-        yield msgspec.structs.replace(first, parts=ordered) if others else first
+        yield replace(first, parts=ordered) if others else first
 
 
 # --- values that a model refuses ------------------------------------------------------------------
@@ -476,36 +486,24 @@ _THINKING = {
     "outputConfig.effort": "effort",
 }
 """The fields about thinking, each with its names in errors. Models may refuse others with them."""
+_SAMPLING = word_classes(
+    {
+        "verbosity": "verbosity",
+        "temperature": "temperature inferenceConfig.temperature generationConfig.temperature",
+        "top_p": "top_p inferenceConfig.topP generationConfig.topP",
+        "top_k": "top_k additionalModelRequestFields.top_k generationConfig.topK",
+        "frequency_penalty": "frequency_penalty generationConfig.frequencyPenalty",
+        "presence_penalty": "presence_penalty generationConfig.presencePenalty",
+        "seed": "seed generationConfig.seed",
+        "parallel_tool_calls": "parallel_tool_calls",
+    }
+)
 _TUNING = {
     name: re.compile(rf"(?<![\w.])(?:{words.replace('_', '[_. ]?')})\b", re.IGNORECASE)
-    for name, words in {
-        **_THINKING,
-        "verbosity": "verbosity",
-        "temperature": "temperature",
-        "top_p": "top_p",
-        "top_k": "top_k",
-        "frequency_penalty": "frequency_penalty",
-        "presence_penalty": "presence_penalty",
-        "seed": "seed",
-        "parallel_tool_calls": "parallel_tool_calls",
-        "additionalModelRequestFields.top_k": "top_k",
-        "inferenceConfig.temperature": "temperature",
-        "inferenceConfig.topP": "top_p",
-        "generationConfig.temperature": "temperature",
-        "generationConfig.topP": "top_p",
-        "generationConfig.topK": "top_k",
-        "generationConfig.frequencyPenalty": "frequency_penalty",
-        "generationConfig.presencePenalty": "presence_penalty",
-        "generationConfig.seed": "seed",
-    }.items()
+    for name, words in {**_THINKING, **_SAMPLING}.items()
 }
 """The fields of requests that only tune the answer, each with its names in errors."""
-_OBJECTS = (
-    "inferenceConfig",
-    "additionalModelRequestFields",
-    "outputConfig",
-    "generationConfig",
-)
+_OBJECTS = ("inferenceConfig", "additionalModelRequestFields", "outputConfig", "generationConfig")
 """Where Bedrock and Gemini have such fields."""
 _LESS = {b'"xhigh"': b'"high"', b'"max"': b'"high"'}
 """The effort to ask for in place of one that was refused."""
@@ -555,15 +553,33 @@ _ODD_SEED = 10
 _READ_OF_AN_ERROR = 10_000
 
 
-RefusedValue: TypeAlias = tuple[str, str, bytes]
-"""A model, a field and its value."""
+class RefusedValue(NamedTuple):
+    """A value that a provider refused."""
+
+    model: str
+    field: str
+    value: bytes
+    """What ``_value_key`` returns for it."""
+
+
+class _Substitute(NamedTuple):
+    """What is sent in place of a refused value."""
+
+    value: bytes | None
+    """None: nothing, the field is left out."""
+    from_bytes: int = 0
+    """The length of the shortest request in which it is sent."""
+
+
+_Finding: TypeAlias = tuple[RefusedValue, _Substitute]
+_Members: TypeAlias = dict[str, msgspec.Raw]
 
 
 class ValueRefused(Exception):
     """A provider refused a value that the next request goes without."""
 
     def __init__(self, value: RefusedValue) -> None:
-        super().__init__(f"{value[1]} was refused")
+        super().__init__(f"{value.field} was refused")
         self.value = value
 
 
@@ -586,9 +602,7 @@ class RefusedValues:
         self._enabled = enabled
         self._needs_limit = needs_limit
         self._kept = frozenset(kept)
-        self._instead: dict[RefusedValue, tuple[bytes | None, int]] = {}
-        """What to send in place of refused values (None: nothing), and the length of the shortest
-        request that it holds for."""
+        self._instead: dict[RefusedValue, _Substitute] = {}
 
     def check(self, model: str, status: int, body: bytes, error: bytes) -> None:
         """Raise ValueRefused if the error of a request names a value that can be left out."""
@@ -609,39 +623,51 @@ class RefusedValues:
         """
         self._instead.pop(value, None)
 
-    def _find(
-        self, model: str, body: bytes, error: bytes
-    ) -> tuple[RefusedValue, tuple[bytes | None, int]] | None:
+    def _find(self, model: str, body: bytes, error: bytes) -> _Finding | None:
         """Return the value that an error names, and what to send in place of it."""
-        document, told = _opened(body), _members(error)
+        document = _opened(body)
         if document is None:
             return None
-        inner = _members(told.get("error", b"")) if told is not None else None
-        param = _text((inner or told or {}).get("param", b""))
         text = _PLACE.sub("", error[:_READ_OF_AN_ERROR].decode("utf-8", "replace"))
         if _NO_REASONING.search(text) and _add_reasoning(document):
-            return (model, _REASONING, b""), (None, 0)
+            return RefusedValue(model, _REASONING, b""), _Substitute(None)
         if _TOO_LARGE.match(text):
-            depends = _OF_CONTEXT.search(text) is not None
-            known = self._instead.items()
-            told_before = {instead for (of, _, _), (instead, _) in known if of == model}
-            for name, asked in self._limits(document):
+            found = self._find_limit(model, document, text, len(body))
+            if found is not None:
+                return found
+        name = self._named_tuning(document, _param_of(error), text)
+        if name is None:
+            return None
+        refused = RefusedValue(model, name, _value_key(name, document))
+        return refused, _Substitute(_lesser(document[name]))
+
+    def _find_limit(self, model: str, document: _Members, text: str, size: int) -> _Finding | None:
+        """Return the limit that is too large, in a request of this size in bytes."""
+        depends = _OF_CONTEXT.search(text) is not None
+        told_before = {new.value for old, new in self._instead.items() if old.model == model}
+        for name in self._limits(document):
+            asked = bytes(document[name])
+            if asked.isdigit():
                 no_number = depends or asked in told_before  # or each number is refused in turn
-                least = None if no_number else _largest(text, asked)
-                if asked.isdigit() and not (self._needs_limit and least is None):
-                    return (model, name, asked), (least, len(body) if depends else 0)
-        if param is None and _REFUSES.search(text) is None:
+                largest = None if no_number else _largest(text, asked)
+                if largest is not None or not self._needs_limit:
+                    substitute = _Substitute(largest, size if depends else 0)
+                    return RefusedValue(model, name, asked), substitute
+        return None
+
+    def _named_tuning(self, document: _Members, param: str | None, text: str) -> str | None:
+        """Return the tuning field of a request that an error names: in ``param``, or in its text.
+
+        In a text the first one counts. It may be refused because of the others.
+        """
+        names = self._tuning(document)
+        if param is not None:
+            field = param.split(".")[0]
+            return field if field in names else None
+        if _REFUSES.search(text) is None:
             return None
-        places = []
-        for name in self._tuning(document):
-            if param is not None:
-                places += [(0, name)] * (param.split(".")[0] == name)
-            elif found := _TUNING[name].search(text):
-                places.append((found.start(), name))
-        if not places:
-            return None
-        _, name = min(places, key=lambda place: place[0])  # it may be refused because of others
-        return (model, name, _value_key(name, document)), (_lesser(document[name]), 0)
+        found = {name: place for name in names if (place := _TUNING[name].search(text))}
+        return min(found, key=lambda name: found[name].start(), default=None)
 
     def without(self, model: str, body: bytes) -> tuple[bytes, tuple[str, ...]]:
         """Return a request without refused values, and the names of its fields that changed."""
@@ -649,43 +675,38 @@ class RefusedValues:
         if document is None:
             return body, ()
         changed = []
-        for name in (*self._tuning(document), *(name for name, _ in self._limits(document))):
+        for name in (*self._tuning(document), *self._limits(document)):
             sent = bytes(document[name])
-            while found := self._instead.get((model, name, _value_key(name, document))):
-                if len(body) < found[1]:
+            while new := self._instead.get(RefusedValue(model, name, _value_key(name, document))):
+                if len(body) < new.from_bytes:
                     break
-                if found[0] is None:
+                if new.value is None:
                     del document[name]
                     break
-                document[name] = msgspec.Raw(found[0])
+                document[name] = msgspec.Raw(new.value)
             if bytes(document.get(name, b"")) != sent:
                 changed.append(name)
-        if (model, _REASONING, b"") in self._instead and _add_reasoning(document):
+        if RefusedValue(model, _REASONING, b"") in self._instead and _add_reasoning(document):
             changed.append(_REASONING)
         return (_closed(document), tuple(changed)) if changed else (body, ())
 
-    def _tuning(self, document: dict[str, msgspec.Raw]) -> list[str]:
+    def _tuning(self, document: _Members) -> list[str]:
         """Return the tuning fields of a request.
 
         Beside the effort, Anthropic's ``output_config`` may have the form of the answer.
         """
-        return [
-            name
-            for name in _TUNING
-            if name in document
-            and name.split(".")[0] not in self._kept
-            and (name != "output_config" or (_members(document[name]) or {}).keys() == {"effort"})
-        ]
+        names = [name for name in _TUNING if self._may_change(name, document)]
+        output = _members(document.get("output_config", b"")) or {}
+        return [name for name in names if name != "output_config" or output.keys() == {"effort"}]
 
-    def _limits(self, document: dict[str, msgspec.Raw]) -> list[tuple[str, bytes]]:
-        return [
-            (name, bytes(document[name]))
-            for name in _LIMITS
-            if name in document and name.split(".")[0] not in self._kept
-        ]
+    def _limits(self, document: _Members) -> list[str]:
+        return [name for name in _LIMITS if self._may_change(name, document)]
+
+    def _may_change(self, name: str, document: _Members) -> bool:
+        return name in document and name.partition(".")[0] not in self._kept
 
 
-def _value_key(name: str, document: dict[str, msgspec.Raw]) -> bytes:
+def _value_key(name: str, document: _Members) -> bytes:
     """Return what tells a value from others: its text, and how much the model should think.
 
     Models that take a temperature without thinking may refuse it with thinking. A model that
@@ -704,7 +725,7 @@ def _value_key(name: str, document: dict[str, msgspec.Raw]) -> bytes:
     return value + msgspec.json.encode(thinking)
 
 
-def _opened(body: bytes) -> dict[str, msgspec.Raw] | None:
+def _opened(body: bytes) -> _Members | None:
     """Return the fields of a request, also those within ``_OBJECTS``, under joined names."""
     document = _members(body)
     if document is None:
@@ -715,7 +736,7 @@ def _opened(body: bytes) -> dict[str, msgspec.Raw] | None:
     return document
 
 
-def _closed(document: dict[str, msgspec.Raw]) -> bytes:
+def _closed(document: _Members) -> bytes:
     """Return the request whose fields ``_opened`` returned."""
     closed: dict[str, Any] = {}
     for name, value in document.items():
@@ -727,33 +748,37 @@ def _closed(document: dict[str, msgspec.Raw]) -> bytes:
     return msgspec.json.encode(closed)
 
 
-def _add_reasoning(document: dict[str, msgspec.Raw]) -> bool:
-    """Add a blank reasoning, in place, to turns of the model without one. Tell if there is one.
+def _add_reasoning(document: _Members) -> bool:
+    """Add a blank reasoning, in place, to turns of the model without one; tell if there was one.
 
     DeepSeek and Kimi refuse such turns while they think. A client that asked for no reasoning, or
     that got a turn from another provider, does not have it.
     """
-    messages = msgspec.json.decode(
-        document.get("messages", b"[]"), type=list[dict[str, msgspec.Raw]]
-    )
-    without = [
-        message
-        for message in messages
-        if bytes(message.get("role", b"")) == b'"assistant"' and "reasoning_content" not in message
-    ]
-    for message in without:
-        message["reasoning_content"] = _ANY_REASONING
+    messages = msgspec.json.decode(document.get("messages", b"[]"), type=list[_Members])
+    turns = [each for each in messages if bytes(each.get("role", b"")) == b'"assistant"']
+    without = [turn for turn in turns if _REASONING not in turn]
+    for turn in without:
+        turn[_REASONING] = _ANY_REASONING
     if without:
         document["messages"] = msgspec.Raw(msgspec.json.encode(messages))
     return bool(without)
 
 
-def _largest(text: str, asked: bytes) -> bytes | None:
-    """Return the largest limit that a model takes, if an error tells it."""
-    found = _LARGEST.search(text)
-    if found is None or not asked.isdigit():
+def _param_of(error: bytes) -> str | None:
+    """Return the field that an error document names as its ``param``, or None."""
+    document = _members(error) or {}
+    inner = _members(document.get("error", b"")) or document
+    try:
+        param = msgspec.json.decode(inner.get("param", b""))
+    except UNDECODABLE:
         return None
-    largest = int(found[1].replace(",", ""))
+    return param if param and isinstance(param, str) else None
+
+
+def _largest(text: str, asked: bytes) -> bytes | None:
+    """Return the largest limit that a model takes, if an error tells it, below the asked one."""
+    found = _LARGEST.search(text)
+    largest = 0 if found is None else int(found[1].replace(",", ""))
     return b"%d" % largest if 0 < largest < int(asked) else None
 
 
@@ -767,17 +792,8 @@ def _lesser(raw: msgspec.Raw) -> bytes | None:
     return msgspec.json.encode({**members, "effort": msgspec.Raw(effort)})
 
 
-def _members(data: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
+def _members(data: bytes | msgspec.Raw) -> _Members | None:
     try:
-        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(data, type=_Members)
     except UNDECODABLE:
         return None
-
-
-def _text(value: bytes | msgspec.Raw) -> str | None:
-    """Return a text with content, None for any other value."""
-    try:
-        text = msgspec.json.decode(value)
-    except UNDECODABLE:
-        return None
-    return text if text and isinstance(text, str) else None

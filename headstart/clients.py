@@ -34,7 +34,7 @@ from headstart.sidecar import build_sidecar
 from headstart.sockets import bind, client_session, url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
     from socket import socket
     from types import TracebackType
@@ -171,8 +171,8 @@ def wrap(
     """
     is_like_one = hasattr(client, "with_options") and hasattr(client, "base_url")
     # Tracing tools put their own class around a client; ``with_options`` returns the SDK's.
-    package = _package(client.with_options()) if is_like_one else ""
-    if package not in ("openai", "anthropic"):
+    package = package_of(client.with_options(), ("openai", "anthropic")) if is_like_one else ""
+    if not package:
         name = type(client).__name__
         raise ConfigError(
             f"wrap takes a client of the SDK of OpenAI or Anthropic, not {name}; for others set "
@@ -188,10 +188,10 @@ def wrap(
     return wrapped
 
 
-def _package(client: object) -> str:
-    """Return the package of a client's class, or of a class that it extends."""
-    names = [each.__module__.partition(".")[0] for each in type(client).__mro__]
-    return next((name for name in names if name in ("openai", "anthropic")), names[0])
+def package_of(made: object, packages: Collection[str]) -> str:
+    """Return the one of these packages that has an object's class, or a base of it; "" if none."""
+    names = (each.__module__.partition(".")[0] for each in type(made).__mro__)
+    return next((name for name in names if name in packages), "")
 
 
 def local_settings(
@@ -277,23 +277,26 @@ class LiveDraft:
             self._news.set()
 
     async def __aenter__(self) -> Self:
-        self._session = client_session(headers=self._headers)
+        self._session = session = client_session(headers=self._headers)
         try:
-            body = msgspec.json.encode(self._opening)
-            async with self._session.post(self._url, data=body) as response:
+            self.state = await self._begin(session)
+        except BaseException:
+            await session.close()
+            raise
+        self._sending = asyncio.create_task(self._send_all(session))  # noqa: TID251 - ended below
+        return self
+
+    async def _begin(self, session: aiohttp.ClientSession) -> dict[str, Any]:
+        """Send the request; return the first state of the draft. Raises HeadstartError."""
+        body = msgspec.json.encode(self._opening)
+        try:
+            async with session.post(self._url, data=body) as response:
                 answer = await response.read()
         except (aiohttp.ClientError, OSError) as error:
-            await self._session.close()
             raise HeadstartError(f"the live draft did not begin: {error}") from error
-        except BaseException:
-            await self._session.close()
-            raise
         if response.status != 201:
-            await self._session.close()
             raise HeadstartError(f"the live draft was refused: {answer.decode(errors='replace')}")
-        self.state = msgspec.json.decode(answer)
-        self._sending = asyncio.create_task(self._send_all(self._session))  # noqa: TID251 - ended below
-        return self
+        return msgspec.json.decode(answer, type=dict[str, Any])
 
     async def __aexit__(
         self,

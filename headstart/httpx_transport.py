@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import anyio.to_thread
 
-from headstart.clients import LocalServer, local_settings
+from headstart.clients import LocalServer, local_settings, package_of
 from headstart.dialects.registry import VERSION
 from headstart.errors import MissingExtra
 from headstart.sidecar import build_sidecar
@@ -69,11 +69,11 @@ class HeadstartTransport(_Transport):
 
     def handle_request(self, request: Any) -> Any:
         """Send a request of a ``Client``; return the response of the same library."""
-        return self._sync[_library_of(request)].handle_request(self._aimed(request))
+        return self._sync[package_of(request, _libraries)].handle_request(self._aimed(request))
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send a request of an ``AsyncClient``; return the response of the same library."""
-        sending = self._async[_library_of(request)]
+        sending = self._async[package_of(request, _libraries)]
         return await sending.handle_async_request(self._aimed(request))
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class HeadstartTransport(_Transport):
 
     def _aimed(self, request: Any) -> Any:
         """Return the request to the server if it is below ``base_url``; any other one unchanged."""
-        library = _libraries[_library_of(request)]
+        library = _libraries[package_of(request, _libraries)]
         url, base = request.url, library.URL(self._base_url)
         path = base.raw_path.rstrip(b"/")
         same = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
@@ -109,9 +109,3 @@ class HeadstartTransport(_Transport):
             stream=request.stream,
             extensions=request.extensions,
         )
-
-
-def _library_of(request: object) -> str:
-    """Return the name of the library that made a request, or a class that it extends."""
-    names = [each.__module__.partition(".")[0] for each in type(request).__mro__]
-    return next(name for name in names if name in _libraries)

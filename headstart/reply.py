@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # --- the transcript -------------------------------------------------------------------------------
 
-KEPT_BYTES = 2 * 2**20
+MOST_CONTINUED_BYTES = 2 * 2**20
 """Longest answer that another one may continue."""
 FILTER_REASON = "content_filter"
 LIMIT_REASON = "length"
@@ -152,7 +152,7 @@ class Transcript:
     @property
     def is_continuable(self) -> bool:
         """The transcript has everything that the client has, and this is not too long."""
-        return self.size <= KEPT_BYTES and not self.overflowed
+        return self.size <= MOST_CONTINUED_BYTES and not self.overflowed
 
     @property
     def finished(self) -> bool:

@@ -80,9 +80,7 @@ class _Union:
         """Return the object. A property that differs between members takes the values of each."""
         needed = self._collect(self._root, (), is_option=False)
         properties = {
-            name: each[0] if len(each) == 1 else {"anyOf": each} if len(each) <= _OPTIONS else {}
-            for name, known in self._properties.items()
-            for each in (list(known.values()),)
+            name: _any_of(list(known.values())) for name, known in self._properties.items()
         }
         required = [name for name in properties if name in needed]
         return {**self._keywords, "properties": properties, "required": required}
@@ -92,40 +90,56 @@ class _Union:
     ) -> set[str]:
         """Keep what a schema says, and return the names of the properties that it requires.
 
-        ``outer`` has the properties of the schemas around it, which count more.
+        ``outer`` has the properties of the schemas around it, which count more. With ``is_option``
+        it is one of several schemas of which a value must fit only one.
         """
-        sizes = [len(each) for each in schema.values() if isinstance(each, dict | list)]
-        self._left -= (1 + len(schema) + sum(sizes)) * bool(outer)
         properties = _dict(schema.get("properties"))
         for name, value in properties.items():
             known = self._properties.setdefault(name, {})
             if len(known) <= _OPTIONS and not any(name in each for each in outer):
                 known.setdefault(self._text(value), value)
-        for name, value in () if is_option else schema.items():
-            if name not in _MERGED:
-                self._keywords.setdefault(name, value)
+        if not is_option:
+            for name, value in schema.items():
+                if name not in _MERGED:
+                    self._keywords.setdefault(name, value)
         needed = set(_listed(schema.get("required"), str))
-        for name in _UNIONS:
-            members = _listed(schema.get(name), dict)
-            if name == "allOf":
-                members += _referred(schema.get("$ref"), self._root)
-            else:
-                members = [each for each in members if each.get("type") not in _NO_OBJECTS]
-            optional = is_option or (name != "allOf" and len(members) > 1)
-            found = [
-                self._collect(each, (*outer, properties), is_option=optional)
-                for each in members
-                if len(outer) <= _DEEPEST_UNION and self._left > 0
-            ]
+        if len(outer) > _DEEPEST_UNION:
+            return needed
+        inner = (*outer, properties)
+        members = _listed(schema.get("allOf"), dict) + _referred(schema.get("$ref"), self._root)
+        needed = needed.union(*self._collect_each(members, inner, is_option=is_option))
+        for name in ("anyOf", "oneOf"):
+            options = _listed(schema.get(name), dict)
+            options = [each for each in options if each.get("type") not in _NO_OBJECTS]
+            several = len(options) > 1
+            found = self._collect_each(options, inner, is_option=is_option or several)
             if found:
-                needed |= (set.union if name == "allOf" else set.intersection)(*found)
+                needed |= set.intersection(*found)
         return needed
+
+    def _collect_each(
+        self, members: list[Any], outer: tuple[dict[str, Any], ...], *, is_option: bool
+    ) -> list[set[str]]:
+        found = []
+        for schema in members:
+            if self._left > 0:
+                sizes = [len(each) for each in schema.values() if isinstance(each, dict | list)]
+                self._left -= 1 + len(schema) + sum(sizes)
+                found.append(self._collect(schema, outer, is_option=is_option))
+        return found
 
     def _text(self, value: Any) -> bytes:
         """Return the text of a schema, which tells it from others. In Python, 1 is True."""
         if id(value) not in self._encoded:
             self._encoded[id(value)] = msgspec.json.encode(value)
         return self._encoded[id(value)]
+
+
+def _any_of(schemas: list[Any]) -> Any:
+    """Return a schema for the values of all these. If they are too many, it takes any value."""
+    if len(schemas) == 1:
+        return schemas[0]
+    return {"anyOf": schemas} if len(schemas) <= _OPTIONS else {}
 
 
 def _referred(reference: Any, root: dict[str, Any], *, tuples: bool = True) -> list[dict[str, Any]]:

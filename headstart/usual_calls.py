@@ -224,12 +224,24 @@ class Expected(NamedTuple):
         return Expected(*map(add, self, other))
 
 
+class TimedCall(NamedTuple):
+    """One time of a call: the whole time, or the time to its first token."""
+
+    at: float
+    """Its arrival in Unix seconds."""
+    seconds: float
+    tokens: int
+
+
 class _Block(NamedTuple):
+    """The calls of some minutes."""
+
     until: float
     """Its last minute."""
     calls: int
     mean_s: float
     tokens: float
+    """The mean length of the answers."""
 
 
 class UsualTimes:
@@ -239,29 +251,23 @@ class UsualTimes:
     block's mean, plus ``slope`` seconds for each token above the block's mean.
     """
 
-    def __init__(self, calls: Sequence[tuple[float, float, int]]) -> None:
-        """``calls``: arrival in Unix seconds, seconds, tokens. There must be at least one."""
+    def __init__(self, calls: Sequence[TimedCall]) -> None:
+        """``calls``: at least one."""
         self.calls = len(calls)
-        self.fence_s = fence([seconds for _, seconds, _ in calls])
-        self.outliers = sum(seconds > self.fence_s for _, seconds, _ in calls)
-        beyond_s = sum(max(0.0, seconds - self.fence_s) for _, seconds, _ in calls)
-        self.outlier_s = beyond_s / self.calls
+        self.fence_s = fence_s = fence([call.seconds for call in calls])
+        beyond = [call.seconds - fence_s for call in calls if call.seconds > fence_s]
+        self.outliers = len(beyond)
+        self.outlier_s = sum(beyond) / self.calls
         """The seconds that outliers add to the mean call."""
-        groups = _by_minutes(calls)
-        cut = [[(min(seconds, self.fence_s), tokens) for _, seconds, tokens in g] for g in groups]
-        self._blocks = [
-            _Block(
-                group[-1][0] // MINUTE_S,
-                len(group),
-                fmean([seconds for seconds, _ in pairs]),
-                fmean([tokens for _, tokens in pairs]),
-            )
-            for group, pairs in zip(groups, cut, strict=True)
+        groups = [
+            [TimedCall(call.at, min(call.seconds, fence_s), call.tokens) for call in group]
+            for group in _by_minutes(calls)
         ]
+        self._blocks = list(map(_block_of, groups))
         moments = [
-            (tokens - block.tokens, seconds - block.mean_s)
-            for block, pairs in zip(self._blocks, cut, strict=True)
-            for seconds, tokens in pairs
+            (call.tokens - block.tokens, call.seconds - block.mean_s)
+            for block, group in zip(self._blocks, groups, strict=True)
+            for call in group
         ]
         self._spread = sum(x * x for x, _ in moments)
         slope = sum(x * y for x, y in moments) / self._spread if self._spread else 0.0
@@ -302,14 +308,18 @@ class UsualTimes:
         return self._blocks[min(place, len(self._blocks) - 1)]
 
 
-def _by_minutes(
-    calls: Sequence[tuple[float, float, int]],
-) -> list[list[tuple[float, float, int]]]:
+def _block_of(calls: Sequence[TimedCall]) -> _Block:
+    mean_s = fmean([call.seconds for call in calls])
+    tokens = fmean([call.tokens for call in calls])
+    return _Block(calls[-1].at // MINUTE_S, len(calls), mean_s, tokens)
+
+
+def _by_minutes(calls: Sequence[TimedCall]) -> list[list[TimedCall]]:
     """Divide calls into blocks of whole minutes, each with ``BLOCK_CALLS`` calls or more."""
-    blocks: list[list[tuple[float, float, int]]] = [[]]
+    blocks: list[list[TimedCall]] = [[]]
     for call in sorted(calls):
         last = blocks[-1]
-        if len(last) >= BLOCK_CALLS and call[0] // MINUTE_S > last[-1][0] // MINUTE_S:
+        if len(last) >= BLOCK_CALLS and call.at // MINUTE_S > last[-1].at // MINUTE_S:
             blocks.append([])
         blocks[-1].append(call)
     if len(blocks) > 1 and len(blocks[-1]) < BLOCK_CALLS:
@@ -338,9 +348,7 @@ class UsualCalls:
             self._add_original(row, kind)
             return
         call = usual_call(row)
-        if call is None:
-            return
-        if self._has_room(self._calls, kind):
+        if call is not None and self._has_room(self._calls, kind):
             self._calls.setdefault(kind, deque(maxlen=self._most)).append(call)
             self._fitted.clear()
 
@@ -383,7 +391,7 @@ class UsualCalls:
         models = {self.times_of(kind) for kind in avoided}
         return sum(each.outliers for each in models if each is not None)
 
-    def _comparable(self, kind: CallKind, *, first: bool) -> list[tuple[float, float, int]]:
+    def _comparable(self, kind: CallKind, *, first: bool) -> list[TimedCall]:
         """Return the calls of a kind, else of a wider kind, else those that made the answers."""
         wider = [kind, kind._replace(route=None)]
         if not first:
@@ -406,11 +414,11 @@ class UsualCalls:
         ]
 
     @staticmethod
-    def _timed(calls: Iterable[UsualCall], *, first: bool) -> list[tuple[float, float, int]]:
+    def _timed(calls: Iterable[UsualCall], *, first: bool) -> list[TimedCall]:
         if first:
             # The length of an answer tells nothing about its first token.
-            return [(each.at, each.ttft_s, 0) for each in calls if each.ttft_s is not None]
-        return [(each.at, each.total_s, each.tokens) for each in calls]
+            return [TimedCall(call.at, call.ttft_s, 0) for call in calls if call.ttft_s is not None]
+        return [TimedCall(call.at, call.total_s, call.tokens) for call in calls]
 
 
 # --- machines that cost dollars an hour -----------------------------------------------------------

@@ -62,8 +62,7 @@ class RunningServer(NamedTuple):
         """
         import aiohttp
 
-        url, token_env = self
-        token = os.environ.get(token_env)
+        url, token = self.url, os.environ.get(self.token_env)
         headers = {"authorization": f"Bearer {token}"} if token else {}
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
@@ -77,10 +76,11 @@ class RunningServer(NamedTuple):
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             cause = str(error) or type(error).__name__
             raise HeadstartError(f"{url} does not answer: {cause}") from error
-        if response.status == 401 and token:
-            raise ConfigError(f"{url} does not accept the admin token in the variable {token_env}")
         if response.status == 401:
-            raise ConfigError(f"{url} asks for its admin token: put it in the variable {token_env}")
+            place = f"in the variable {self.token_env}"
+            if token:
+                raise ConfigError(f"{url} does not accept the admin token {place}")
+            raise ConfigError(f"{url} asks for its admin token: put it {place}")
         if response.status != 200:
             raise HeadstartError(f"{url}: {message_of(body) or f'status {response.status}'}")
         return body

@@ -197,17 +197,18 @@ def _match_problems(cache: CacheSettings) -> Iterator[str]:
 
 
 _DEFAULTS = CacheSettings()
-_NO_MEANING = ("set semantic = false for this route", 'set cache.mode = "exact-only"')
 
 
 def _error_problems(setting: str, share: float | None) -> Iterator[str]:
     if share is None or 0 < share <= _MOST_ERRORS:
         return
     if share == 0:
-        yield f"{setting}: 0 accepts no semantic hit; {_NO_MEANING[setting == 'cache.max_error']}"
+        of_cache = setting == "cache.max_error"
+        fix = 'cache.mode = "exact-only"' if of_cache else "semantic = false for this route"
+        yield f"{setting}: 0 accepts no semantic hit; set {fix}"
         return
-    hint = f"for {share:g} % write {share / 100:g}" if 1 <= share <= 50 else "0.01 is 1 %"
-    yield f"{setting}: {share:g} is not a share above 0 and at most {_MOST_ERRORS}; {hint}"
+    fix = f"for {share:g} % write {share / 100:g}" if 1 <= share <= 50 else "0.01 is 1 %"
+    yield f"{setting}: {share:g} is not a share above 0 and at most {_MOST_ERRORS}; {fix}"
 
 
 def _price_problems(setting: str, upstreams: Sequence[UpstreamSettings]) -> Iterator[str]:

@@ -317,7 +317,5 @@ def _resolve_texts(struct: type[msgspec.Struct], table: object) -> None:
             table[field.name] = read_share(field.type, value)
         elif inner is not None:
             if isinstance(value, dict) and get_origin(field.type) is dict:
-                for each in value.values():
-                    _resolve_texts(inner, each)
-            else:
-                _resolve_texts(inner, value)
+                value = list(value.values())  # tables by their names
+            _resolve_texts(inner, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -34,6 +34,7 @@ from headstart.types import (
     Refusal,
     RefusalDelta,
     Started,
+    Text,
     TextDelta,
     ToolCall,
     ToolCallDelta,
@@ -73,19 +74,17 @@ _STOPS = frozenset({"stop_reason", "stop_sequence"})
 _MESSAGE_DELTA = frozenset({"type", "delta", "usage"})
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _OpenBlock:
     """A content block being read."""
 
-    __slots__ = ("call", "kind", "whole_input", "wordless")
-
-    def __init__(self, kind: str, call: int, whole_input: Any) -> None:
-        self.kind = kind
-        self.call = call
-        """Its number among the tool calls, if the block is a tool call."""
-        self.whole_input = whole_input
-        """The input of a tool call, if it came at once."""
-        self.wordless = True
-        """True until the first delta of its part."""
+    kind: str
+    call: int
+    """Its number among the tool calls, if the block is a tool call."""
+    whole_input: Any
+    """The input of a tool call, if it came at once."""
+    wordless: bool = True
+    """True until the first delta of its part."""
 
 
 @dataclass(eq=False, repr=False)
@@ -150,14 +149,8 @@ class MessagesDecoder(JSONDecoder):
             return (_detail(index, unknown),)
         if calls:
             self._calls += 1
-            return (
-                ToolCallDelta(
-                    index=began.call,
-                    id=as_text(block.get("id")),
-                    name=as_text(block.get("name")),
-                    extra=unknown,
-                ),
-            )
+            id, name = as_text(block.get("id")), as_text(block.get("name"))
+            return (ToolCallDelta(index=began.call, id=id, name=name, extra=unknown),)
         first = self._text_events(index, began, block.get(kind), block.get("signature"))
         return (*first, _detail(index, unknown)) if unknown else first
 
@@ -386,7 +379,7 @@ def _document(completion: Completion, blocks: Iterable[_KeptBlock]) -> dict[str,
         "type": "message",
         "role": "assistant",
         "model": completion.model,
-        "content": [_whole_block(*block) for block in blocks],
+        "content": [_whole_block(block) for block in blocks],
         "stop_reason": _stop_reason_of(choice),
         "stop_sequence": choice.beside.get("stop_sequence"),
         "usage": {**_NO_USAGE, **(completion.usage or {})},
@@ -415,30 +408,38 @@ def _frame(event: dict[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode(event))
 
 
-_KeptBlock: TypeAlias = tuple["Part | None", dict[str, Any], list[dict[str, Any]]]
-"""A content block of a stored answer: its part, its other fields, and deltas that no part holds."""
+class _KeptBlock(NamedTuple):
+    """A content block of a stored answer."""
+
+    part: Part | None
+    fields: dict[str, Any]
+    """Its other fields; all of them if it has no part."""
+    deltas: list[dict[str, Any]]
+    """The deltas that no part holds."""
 
 
 def _blocks(choice: Choice) -> Iterator[_KeptBlock]:
     """Yield the content blocks in order. Parts fill the places that no other block has."""
     details: dict[int, dict[str, Any]] = {}
     for detail in choice.extra.get(CONTENT_BLOCKS, ()):
-        fields = {name: value for name, value in detail.items() if name != "index"}
-        details.setdefault(detail["index"], {}).update(fields)
-    parts = iter([p for p in choice.parts if getattr(p, "field", THINKING) == THINKING])
+        details.setdefault(detail["index"], {}).update(detail)
     index = 0
-    while True:
-        fields = details.pop(index, {})
-        deltas = fields.pop(DELTAS, [])
-        part = None if "type" in fields else next(parts, None)
-        if part is None and "type" not in fields:
-            break
-        yield part, fields, deltas
+    for part in choice.parts:
+        if isinstance(part, Reasoning) and part.field != THINKING:
+            continue
+        while "type" in details.get(index, {}):
+            yield _kept_block(None, details.pop(index))
+            index += 1
+        yield _kept_block(part, details.pop(index, {}))
         index += 1
-    for _, fields in sorted(details.items()):
-        deltas = fields.pop(DELTAS, [])
-        if "type" in fields:
-            yield None, fields, deltas
+    for _, detail in sorted(details.items()):
+        if "type" in detail:
+            yield _kept_block(None, detail)
+
+
+def _kept_block(part: Part | None, detail: dict[str, Any]) -> _KeptBlock:
+    fields = {name: value for name, value in detail.items() if name not in ("index", DELTAS)}
+    return _KeptBlock(part, fields, detail.get(DELTAS, []))
 
 
 def _part_block(part: Part) -> dict[str, Any]:
@@ -462,8 +463,9 @@ def _block_events(blocks: Iterable[_KeptBlock]) -> Iterator[StreamEvent]:
         if isinstance(part, ToolCall) and (kept or deltas):
             yield _detail(index, _kept_call(part, fields, [*deltas, *told]))
             continue
-        if not (part is None or isinstance(part, ToolCall) or part.text or _signature(part)):
-            fields = {**_part_block(part), **fields}
+        match part:
+            case Text(text="") | Refusal(text="") | Reasoning(text="", signature=None | ""):
+                fields = {**_part_block(part), **fields}
         if fields:
             yield _detail(index, fields)
         if part is not None:
@@ -477,14 +479,10 @@ def _kept_call(
     call: ToolCall, fields: dict[str, Any], deltas: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return a call of the provider that has more fields than the canonical form can hold."""
-    kind, field = _FIELDS["tool_use"]
+    kind, field = _DELTA_FIELDS["tool_use"]
     own = [{"type": kind, field: text} for text in split_text(call.arguments)]
     block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}, **call.extra}
     return {**block, **fields, DELTAS: [*own, *deltas]}
-
-
-def _signature(part: Part) -> str | None:
-    return part.signature if isinstance(part, Reasoning) else None
 
 
 def _part_events(part: Part, index: int, call: int) -> Iterator[StreamEvent]:
@@ -495,21 +493,19 @@ def _part_events(part: Part, index: int, call: int) -> Iterator[StreamEvent]:
     elif isinstance(part, Reasoning):
         for text in split_text(part.text):
             yield ReasoningDelta(text=text, field=THINKING, block=index)
-        if signature := _signature(part):
-            yield ReasoningDelta(text="", field=THINKING, signature=signature, block=index)
+        if part.signature:
+            yield ReasoningDelta(text="", field=THINKING, signature=part.signature, block=index)
     else:
         refuses = isinstance(part, Refusal)
         for text in split_text(part.text):
             yield RefusalDelta(text=text) if refuses else TextDelta(text=text, block=index)
 
 
-def _whole_block(
-    part: Part | None, fields: dict[str, Any], deltas: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _whole_block(block: _KeptBlock) -> dict[str, Any]:
     """Return the whole block, from a part or a stream's first event, and the deltas."""
-    whole = {**({} if part is None else _part_block(part)), **fields}
+    whole = {**({} if block.part is None else _part_block(block.part)), **block.fields}
     json_pieces = []
-    for delta in deltas:
+    for delta in block.deltas:
         match delta:
             case {"type": "input_json_delta", "partial_json": str(piece)}:
                 json_pieces.append(piece)
@@ -542,15 +538,23 @@ def _input(arguments: str) -> Any:
     return msgspec.Raw(arguments.encode()) if whole else {"INVALID_JSON": arguments}
 
 
-_Key: TypeAlias = tuple[str, int | None]
-"""Names a content block: its type and its number (of a tool call: among the calls)."""
+class _BlockKey(NamedTuple):
+    """What tells the content blocks of an answer apart."""
+
+    kind: str
+    """The type of its pieces; "block": it has no pieces of ours."""
+    number: int | None
+    """Its number; of a tool call: among the calls."""
+
+
 _BlockPiece: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta | ToolCallDelta
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
-_FIELDS = {
+_DELTA_FIELDS = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
     "tool_use": ("input_json_delta", "partial_json"),
 }
+"""For each type of block, the type of its deltas and the field with their text."""
 
 
 class MessagesEncoder:
@@ -570,14 +574,14 @@ class MessagesEncoder:
         self._over = False
         self._blocks = 0
         """The number of blocks that were begun. ``_open`` tells whether the last one is open."""
-        self._open: _Key | None = None
+        self._open: _BlockKey | None = None
         self._before_delta = b""
         self._arguments: list[str] = []
         """The pieces of the open tool call's arguments."""
         self._signature: str | None = None
         """The signature of the open thinking block. It is sent at the end of the block."""
-        self._called: set[_Key] = set()
-        self._waiting: list[tuple[_Key, list[_BlockPiece]]] = []
+        self._called: set[_BlockKey] = set()
+        self._waiting: list[tuple[_BlockKey, list[_BlockPiece]]] = []
         self._fields: dict[int | None, dict[str, Any]] = {}
         """Unknown fields of blocks that are yet to begin."""
         self._finished = Finished(reason="stop")
@@ -590,7 +594,7 @@ class MessagesEncoder:
         for event in events:
             if type(event) is TextDelta:
                 open_ = self._open
-                if open_ and open_[0] == "text" and open_[1] == event.block and event.text:
+                if open_ and open_.kind == "text" and open_.number == event.block and event.text:
                     if not event.choice:
                         written.append(self._before_delta + _encode(event.text) + b"}}\n\n")
                     continue
@@ -653,7 +657,7 @@ class MessagesEncoder:
         else:
             self._begin_with(key, event, written)
 
-    def _keep_piece(self, key: _Key, event: _BlockPiece) -> None:
+    def _keep_piece(self, key: _BlockKey, event: _BlockPiece) -> None:
         """Keep a piece until its block can be written. The pieces of one call stay together."""
         if type(event) is ToolCallDelta:
             self._called.add(key)
@@ -662,7 +666,7 @@ class MessagesEncoder:
                 return pieces.append(event)
         self._waiting.append((key, [event]))
 
-    def _begin_with(self, key: _Key, event: _BlockPiece, written: list[bytes]) -> None:
+    def _begin_with(self, key: _BlockKey, event: _BlockPiece, written: list[bytes]) -> None:
         block: dict[str, Any]
         match event:
             case ToolCallDelta(id=id, name=name, extra=extra):
@@ -673,7 +677,7 @@ class MessagesEncoder:
                 block = {"type": "thinking", "thinking": "", "signature": ""}
             case _:
                 block = {"type": "text", "text": ""}
-        self._begin_block(key, {**block, **self._fields.pop(key[1], {})}, written)
+        self._begin_block(key, {**block, **self._fields.pop(key.number, {})}, written)
         self._write_piece(event, written)
 
     def _write_piece(self, event: _BlockPiece, written: list[bytes]) -> None:
@@ -690,19 +694,21 @@ class MessagesEncoder:
         """Write content of this dialect alone: an unknown block, or further fields of a block."""
         fields = {name: value for name, value in detail.items() if name not in ("index", DELTAS)}
         index, deltas = detail["index"], detail.get(DELTAS, ())
-        mine = self._open is not None and self._open[1] == index and self._open[0] != "tool_use"
+        open_ = self._open
+        is_open = open_ is not None and open_.number == index and open_.kind != "tool_use"
         if "type" in fields:
-            if not mine:
+            if not is_open:
+                key = _BlockKey("block", index)
                 if fields["type"] == "tool_use":
-                    self._called.add(("block", index))
+                    self._called.add(key)
                 self._begin(written)
-                self._begin_block(("block", index), fields, written)
+                self._begin_block(key, fields, written)
         elif not deltas:
             self._fields[index] = fields
-        elif not mine:
+        elif not is_open:
             block = {"type": "text", "text": "", **self._fields.pop(index, {})}
             self._begin(written)
-            self._begin_block(("text", index), block, written)
+            self._begin_block(_BlockKey("text", index), block, written)
         written.extend(self._delta(delta) for delta in deltas)
 
     def _begin(self, written: list[bytes]) -> None:
@@ -724,16 +730,15 @@ class MessagesEncoder:
         self._extra = {name: value for name, value in self._extra.items() if name in late}
         written.append(_frame({"type": "message_start", "message": message}))
 
-    def _begin_block(self, key: _Key, block: dict[str, Any], written: list[bytes]) -> None:
+    def _begin_block(self, key: _BlockKey, block: dict[str, Any], written: list[bytes]) -> None:
         self._close(written)
         index = self._blocks
-        written.append(
-            _frame({"type": "content_block_start", "index": index, "content_block": block})
-        )
+        start = {"type": "content_block_start", "index": index, "content_block": block}
+        written.append(_frame(start))
         self._blocks += 1
         self._open = key
         self._arguments = []
-        kind, field = _FIELDS.get(key[0], ("", ""))
+        kind, field = _DELTA_FIELDS.get(key.kind, ("", ""))
         self._before_delta = (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
             b'"delta":{"type":"%b","%b":' % (index, kind.encode(), field.encode())
@@ -744,7 +749,7 @@ class MessagesEncoder:
 
     def _call_is_whole(self) -> bool:
         """Tell whether the open block may end: a tool call needs whole arguments."""
-        is_call = self._open is not None and self._open[0] == "tool_use"
+        is_call = self._open is not None and self._open.kind == "tool_use"
         return not is_call or is_json("".join(self._arguments))
 
     def _close(self, written: list[bytes]) -> None:
@@ -787,8 +792,8 @@ class MessagesEncoder:
         self._over = True
 
 
-def _key(event: _BlockPiece) -> _Key:
+def _key(event: _BlockPiece) -> _BlockKey:
     if isinstance(event, ToolCallDelta):
-        return "tool_use", event.index
+        return _BlockKey("tool_use", event.index)
     kind = "thinking" if isinstance(event, ReasoningDelta) else "text"
-    return kind, None if isinstance(event, RefusalDelta) else event.block
+    return _BlockKey(kind, None if isinstance(event, RefusalDelta) else event.block)

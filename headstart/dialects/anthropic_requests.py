@@ -185,14 +185,18 @@ def _read_media(kind: str, fields: Fields) -> MediaPart | None:
         return None
     source = fields.required_object("source")
     form = source.required_text("type")
-    url = source.required_text("url") if form == "url" else None
-    data = None if form == "url" else source.required_text("data")
-    media_type = source.text("media_type") if form == "url" else source.required_text("media_type")
+    url = data = None
+    if form == "url":
+        url, media_type = source.required_text("url"), source.text("media_type")
+    else:
+        data, media_type = source.required_text("data"), source.required_text("media_type")
+    if form == "text" and data:
+        data = base64.b64encode(data.encode()).decode()
     return MediaPart(
         kind="image" if kind == "image" else "file",
         media_type=media_type,
         url=url,
-        data=base64.b64encode(data.encode()).decode() if form == "text" and data else data,
+        data=data,
         name=fields.text("title") if kind == "document" else None,
         extra=fields.rest(),
     )
@@ -363,11 +367,11 @@ def _blocks(parts: Iterable[MessagePart], losses: TranslationLosses) -> _Blocks:
         # Anthropic refuses blank texts, which are common in other dialects.
         if isinstance(part, TextPart) and not part.text.strip() and not losses.own:
             continue
-        if isinstance(part, ReasoningPart) and not (
-            losses.own and marked_origin(part.signature) is None
-        ):
-            losses.drop_reasoning(part)
-            continue
+        if isinstance(part, ReasoningPart):
+            is_own = losses.own and marked_origin(part.signature) is None
+            if not is_own:
+                losses.drop_reasoning(part)
+                continue
         written.append(_write_block(part, losses))
     return written
 

@@ -180,10 +180,10 @@ def _end(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
 
 NAME = "cohere-chat"
 _MOST_STOPS = 5
-_PENALTIES = (0.0, 1.0)
-_P = (0.01, 0.99)
-_MOST_K = 500
 _SEEDS = range(2**64)
+_LEAST_P, _MOST_P = 0.01, 0.99
+_LEAST = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
+_MOST = {"frequency_penalty": 1.0, "presence_penalty": 1.0, "k": 500}
 """Ranges that the API documents; it refuses a request with a value beyond them."""
 
 
@@ -234,21 +234,21 @@ def _settings(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses
 
 def _sampling(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> dict[str, Any]:
     """Return temperature and its like, without what Cohere refuses."""
-    least, most = _PENALTIES
-    top_p = asked.top_p
     wanted = {
-        "temperature": ("temperature", asked.temperature, True),
+        "temperature": asked.temperature,
         # Other APIs write 1 for all of the probability, Cohere 0.99.
-        "top_p": ("p", None if top_p is None else min(max(top_p, _P[0]), _P[1]), True),
-        "top_k": ("k", asked.top_k, (asked.top_k or 0) <= _MOST_K),
+        "p": None if asked.top_p is None else min(max(asked.top_p, _LEAST_P), _MOST_P),
+        "k": asked.top_k,
+        "frequency_penalty": asked.frequency_penalty,
+        "presence_penalty": asked.presence_penalty,
     }
-    for name in ("frequency_penalty", "presence_penalty"):
-        penalty = getattr(asked, name)
-        wanted[name] = (name, penalty, least <= (penalty or 0) <= most)
-    said = {name: value for name, value in wanted.items() if value[1] is not None}
-    kept = {own: value for own, value, fits in said.values() if fits and quirks.sampling}
-    losses.drop(*(name for name, (own, _, _) in said.items() if own not in kept))
-    return kept
+    sampling = filled(wanted)
+    for name, value in filled(wanted).items():
+        fits = _LEAST.get(name, value) <= value <= _MOST.get(name, value)
+        if not (fits and quirks.sampling):
+            losses.drop(f"top_{name}" if name in ("p", "k") else name)
+            del sampling[name]
+    return sampling
 
 
 def _format(wanted: ResponseFormat | None) -> dict[str, Any] | None:
@@ -273,7 +273,7 @@ def _thinking(wish: ReasoningOptions, losses: TranslationLosses) -> dict[str, An
 def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     if not asked.tools:
         return {}
-    choice = None if asked.tool_choice is None else asked.tool_choice
+    choice = asked.tool_choice
     names = () if choice is None else choice.names
     tools = []
     for tool in asked.tools:

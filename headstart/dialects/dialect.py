@@ -56,11 +56,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 class ContentTypes(NamedTuple):
     """Media types of our own answers."""
 
-    json: bytes
-    stream: bytes
-
-
-_CONTENT_TYPES = ContentTypes(b"application/json", b"text/event-stream; charset=utf-8")
+    json: bytes = b"application/json"
+    stream: bytes = b"text/event-stream; charset=utf-8"
 
 
 class FrameCutter(Protocol):
@@ -355,7 +352,7 @@ class Dialect(UpstreamDialect):
     key: KeyForm
     form: RequestForm
     """The places of the prompt, and of the other facts that the engine reads in a request."""
-    content_types: ContentTypes = _CONTENT_TYPES
+    content_types: ContentTypes = field(default_factory=ContentTypes)
     heartbeat: bytes | None = None
     """A comment that its clients skip while they wait, or None."""
     paths: tuple[str, ...] = ()
@@ -508,10 +505,7 @@ def decode_document(body: bytes) -> Any:
 
 
 def decode_first(body: bytes) -> Any:
-    """Return the decoded answer.
-
-    The first item of a list, as which Google sends errors of streams.
-    """
+    """Return the decoded answer, or the first item of a list: so Google sends errors of streams."""
     document = decode_document(body)
     return document[0] if isinstance(document, list) and document else document
 
@@ -572,11 +566,13 @@ def extra_events(
 ) -> tuple[StreamEvent, ...]:
     """Return the event for fields that are not known: of a choice, or of the whole answer."""
     unknown = {name: value for name, value in fields.items() if name not in known}
-    return (ExtraDelta(fields=unknown, choice=choice, beside=choice is not None),) * bool(unknown)
+    if not unknown:
+        return ()
+    return (ExtraDelta(fields=unknown, choice=choice, beside=choice is not None),)
 
 
 def unreadable(message: str) -> ErrorReported:
-    """Return the events for an answer that cannot be read."""
+    """Return the event for an answer that cannot be read."""
     return ErrorReported(message=message, code="upstream_protocol_error", is_ours=True)
 
 
@@ -648,39 +644,41 @@ class JSONDecoder:
         becomes U+FFFD, in its own choice and part. Raises MalformedAnswerError.
         """
         waiting, self._half = self._half, b""
-        unpaired, half = self._unpaired, b""
-
-        def joined(found: re.Match[bytes]) -> bytes:
-            nonlocal waiting, half
-            if not found[1]:
-                return found[0]
-            if found[0][3:4] in b"89abAB":
-                half = found[0] if data.startswith(b'"', found.end()) else half
-                return b"\\ufffd"
-            if not waiting or not data.startswith(b'"', found.start() - 1):
-                return b"\\ufffd"
-            first, waiting = waiting, b""
-            return first + found[0]
-
-        events = self.read(decode_event(_ESCAPES.sub(joined, data)), name)
-        if half:
-            events = self._held_back(events, half)
+        unpaired, last, mended, end = self._unpaired, b"", b"", 0
+        for found in _ESCAPES.finditer(data):
+            half = found[1]
+            if not half:
+                continue
+            mended += data[end : found.start()]
+            end = found.end()
+            is_first = half[2:3] in b"89abAB"
+            if waiting and not is_first and data.startswith(b'"', found.start() - 1):
+                mended += waiting + found[0]
+                waiting = b""
+            else:
+                mended += b"\\ufffd"
+            if is_first and data.startswith(b'"', end):
+                last = found[0]
+        events = self.read(decode_event(mended + data[end:]), name)
+        if last:
+            events = self._held_back(events, last)
         return (*unpaired, *events) if waiting else events
 
     def _held_back(self, events: tuple[StreamEvent, ...], half: bytes) -> tuple[StreamEvent, ...]:
         """Return the events without the U+FFFD of a half that the next event may complete."""
+        alone: StreamEvent
         for place, event in enumerate(events):
-            held = short = event
-            if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta) and event.text.endswith(
-                "\ufffd"
-            ):
-                held = replace(event, text="\ufffd")
-                short = replace(event, text=event.text[:-1])
-            elif isinstance(event, ToolCallDelta) and event.arguments.endswith("\ufffd"):
-                held = ToolCallDelta(index=event.index, choice=event.choice, arguments="\ufffd")
-                short = replace(event, arguments=event.arguments[:-1])
-            if short is not event:
-                self._half, self._unpaired = half, (held,)
+            match event:
+                case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
+                    name, alone = "text", event
+                case ToolCallDelta(arguments=text):
+                    name = "arguments"
+                    alone = ToolCallDelta(index=event.index, choice=event.choice)
+                case _:
+                    continue
+            if text.endswith("\ufffd"):
+                self._half, self._unpaired = half, (replace(alone, **{name: "\ufffd"}),)
+                short = replace(event, **{name: text[:-1]})
                 return (*events[:place], short, *events[place + 1 :])
         return events
 
@@ -747,9 +745,9 @@ def _translate(
         case ReasoningDelta():
             translated = _translate_reasoning(event, target) if shows_reasoning else _hidden(event)
         case ToolCallDelta(extra=extra) if extra:
-            translated = msgspec.structs.replace(event, extra={})
+            translated = replace(event, extra={})
         case ErrorReported(status=int(status)):
-            translated = msgspec.structs.replace(event, status=translate_status(status, target))
+            translated = replace(event, status=translate_status(status, target))
         case LogprobsDelta(value=value, choice=choice):
             translated = _translate_logprobs(value, choice, source, target)
         case ExtraDelta():

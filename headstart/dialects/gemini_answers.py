@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -91,21 +92,20 @@ class PartialCall:
         return {**self.fields, "functionCall": call}
 
     def _set(self, piece: dict[str, Any]) -> None:
+        """Put the value of a piece at its path. Objects and lists on the way are made."""
         path = str(piece.get("jsonPath") or "")
         steps = _steps(path)
+        into: Any = self._arguments
+        for step, follower in pairwise(steps):
+            held = _held(into, step)
+            if not isinstance(held, dict | list):
+                held = into[step] = [] if isinstance(follower, int) else {}
+            into = held
         value = next((piece[name] for name in _VALUES if name in piece), "")
         value = None if "nullValue" in piece else value
-        into: Any = self._arguments
-        for step, follower in zip(steps, (*steps[1:], None), strict=True):
-            if isinstance(step, int) != isinstance(into, list):
-                raise ValueError("a piece of a function call has no place")
-            held = _held(into, step)
-            if follower is None:
-                grows = path in self._growing and isinstance(held, str) and isinstance(value, str)
-                into[step] = held + value if grows else value
-            elif not isinstance(held, dict | list):
-                into[step] = [] if isinstance(follower, int) else {}
-            into = into[step]
+        known = _held(into, steps[-1])
+        grows = path in self._growing and isinstance(known, str) and isinstance(value, str)
+        into[steps[-1]] = known + value if grows else value
         if piece.get("willContinue") is True:
             self._growing.add(path)
 
@@ -125,6 +125,8 @@ def _steps(path: str) -> tuple[str | int, ...]:
 
 def _held(into: Any, step: str | int) -> Any:
     """Return the value at one step of a path. A list grows until it has the place."""
+    if isinstance(step, int) != isinstance(into, list):
+        raise ValueError("a piece of a function call has no place")
     if isinstance(step, str):
         return into.get(step)
     if step > _LONGEST_LIST:
@@ -700,12 +702,8 @@ class GenerateEncoder:
                     self._write_part(choice, {"text": ""}, written)
                 assert self._last is not None
                 reason = finish_reason(event.reason, event.native)
-                self._last = {
-                    "content": self._last["content"],
-                    "finishReason": reason,
-                    **self._beside,
-                    "index": choice,
-                }
+                ending = {"finishReason": reason, **self._beside}
+                self._last = candidate(choice, self._last["content"]["parts"], ending)
                 self._beside = {}
 
     def _write_part(self, choice: int, part: dict[str, Any], written: list[bytes]) -> None:
@@ -725,13 +723,10 @@ class GenerateEncoder:
         last = [] if self._last is None else [self._last]
         for index in sorted({*self._calls, *self._finished}):
             parts = self._called(index) or [{"text": ""}]
-            finish = self._finished.get(index)
-            reason = (
-                {}
-                if finish is None
-                else {"finishReason": finish_reason(finish.reason, finish.native)}
-            )
-            last.append(candidate(index, parts, reason))
+            ending = {}
+            if (finish := self._finished.get(index)) is not None:
+                ending = {"finishReason": finish_reason(finish.reason, finish.native)}
+            last.append(candidate(index, parts, ending))
         return self._chunk(last, {**self._usage, **self._model, **self._extra})
 
     def _chunk(self, candidates: list[dict[str, Any]], rest: dict[str, Any] | None = None) -> bytes:

@@ -38,6 +38,7 @@ from headstart.dialects.requests import (
     LONGEST_MODEL,
     Fields,
     TranslationLosses,
+    check_choices,
     decode_object,
     described_schema,
     effort_of,
@@ -401,9 +402,8 @@ def _read_function(function: Fields) -> Tool:
 def _read_choice(calling: Fields) -> ToolChoice:
     mode = _MODE_OF_CALLING.get((calling.text("mode") or "").upper(), "auto")
     names = calling.texts("allowedFunctionNames")
-    if mode == "required" and len(names) == 1:
-        return ToolChoice(mode="named", names=names)
-    return ToolChoice(mode=mode, names=names)
+    is_named = mode == "required" and len(names) == 1
+    return ToolChoice(mode="named" if is_named else mode, names=names)
 
 
 def _read_format(config: Fields) -> ResponseFormat | None:
@@ -624,7 +624,7 @@ def _write_media(part: MediaPart) -> dict[str, Any]:
 
 _MOST_STOPS = 5
 _SEEDS = range(-(2**31), 2**31)
-"""The largest seed that the API accepts."""
+"""The seeds that the API accepts."""
 _CALLING_OF_MODE = {"auto": "AUTO", "none": "NONE", "required": "ANY", "named": "ANY"}
 _NAMES = {
     "max_completion_tokens": "maxOutputTokens",
@@ -678,22 +678,22 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
 def _settings(
     asked: CanonicalRequest, model: str, quirks: Quirks, losses: TranslationLosses
 ) -> dict[str, Any]:
-    if quirks.max_choices is not None and asked.choices > quirks.max_choices:
-        raise InvalidRequest(f"n: this upstream gives at most {quirks.max_choices}")
-    limit = asked.max_tokens
+    check_choices(asked.choices, quirks)
+    limit, seed = asked.max_tokens, asked.seed
+    if seed is not None and seed not in _SEEDS:
+        losses.drop("seed")
+        seed = None
     config = {
         "maxOutputTokens": quirks.default_max_tokens if limit is None else limit,
         "frequencyPenalty": asked.frequency_penalty,
         "presencePenalty": asked.presence_penalty,
-        "seed": asked.seed if asked.seed is None or asked.seed in _SEEDS else None,
+        "seed": seed,
         "stopSequences": kept_stops(asked, _MOST_STOPS, losses) or None,
         "candidateCount": asked.choices if asked.choices > 1 else None,
         "responseLogprobs": True if asked.logprobs else None,
         "logprobs": asked.top_logprobs if asked.logprobs else None,
         **_write_format(asked.response_format),
     }
-    if asked.seed is not None and asked.seed not in _SEEDS:
-        losses.drop("seed")
     if asked.top_logprobs and not asked.logprobs:
         losses.drop("top_logprobs")
     sampling = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}

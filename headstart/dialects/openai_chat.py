@@ -210,13 +210,11 @@ def _whole_choice(choice: Choice) -> dict[str, Any]:
 
 
 def _message(choice: Choice) -> dict[str, Any]:
-    text = _joined(choice, Text)
+    text, refusal = _joined(choice, Text), _joined(choice, Refusal)
     calls = [part for part in choice.parts if isinstance(part, ToolCall)]
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": text or (None if _calls_alone(choice) or _joined(choice, Refusal) else ""),
-        "refusal": _joined(choice, Refusal) or None,
-    }
+    no_text = None if refusal or _calls_alone(choice) else ""
+    message: dict[str, Any] = {"role": "assistant", "content": text or no_text}
+    message["refusal"] = refusal or None
     for part in choice.parts:
         if isinstance(part, Reasoning):
             field = reasoning_field(part.field)

@@ -233,11 +233,8 @@ class _CustomCall(CallPart, tag="custom"):
 
 def read_custom_tool(fields: Fields) -> Tool:
     """Read a custom tool, whose input is free text, as a function that takes this text."""
-    name, about, form = (
-        fields.required_text("name"),
-        fields.text("description"),
-        fields.object("format"),
-    )
+    name, about = fields.required_text("name"), fields.text("description")
+    form = fields.object("format")
     told = [about, _FREE_TEXT] if about else [_FREE_TEXT]
     if form is not None and form.text("type") == "grammar":
         grammar = form.object("grammar") or form  # Chat Completions has one more object
@@ -456,15 +453,20 @@ def _for_templates(messages: Sequence[Message]) -> list[Message]:
     first: list[Message] = []
     said: list[list[Message]] = []
     for message in messages:
-        last = said[-1][0] if said else None
         if message.role in ("system", "developer"):
             first.append(message)
-        elif last is not None and last.role == message.role != "tool" and last.name == message.name:
+        elif said and _is_same_turn(said[-1][0], message):
             said[-1].append(message)
         else:
             said.append([message])
     turns = [each[0] if len(each) == 1 else _joined(each[0].role, each) for each in said]
     return [_joined("system", first), *turns] if first else turns
+
+
+def _is_same_turn(first: Message, other: Message) -> bool:
+    """Tell whether two messages, one after the other, are one turn. Each result is its own."""
+    same_speaker = first.role == other.role and first.name == other.name
+    return same_speaker and other.role != "tool"
 
 
 def _joined(role: Role, messages: Sequence[Message]) -> Message:
@@ -545,10 +547,11 @@ def _write_call(part: CallPart, losses: TranslationLosses) -> dict[str, Any]:
 
 def _arguments(part: CallPart, losses: TranslationLosses) -> str:
     """Return a call's arguments. Servers with chat templates read them as an object."""
-    read = {} if losses.own else call_input(part.arguments)
-    if losses.own or (part.arguments.strip() and "_raw" not in read):
+    if losses.own:
         return part.arguments
-    return msgspec.json.encode(read).decode()
+    read = call_input(part.arguments)
+    is_object = bool(part.arguments.strip()) and "_raw" not in read
+    return part.arguments if is_object else msgspec.json.encode(read).decode()
 
 
 def _write_result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
@@ -694,11 +697,7 @@ def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str
         "parameters": tool.parameters,
         "strict": strict_mode(tool.strict, tool.parameters, losses),
     }
-    return {
-        "type": "function",
-        "function": filled(function),
-        **losses.carried(tool.extra),
-    }
+    return {"type": "function", "function": filled(function), **losses.carried(tool.extra)}
 
 
 def _write_tool_choice(asked: CanonicalRequest) -> dict[str, Any]:

@@ -384,7 +384,7 @@ class DocumentForm:
         """
         if self.items is None:
             document = decode_object(body)
-            return self._request(document, document, {}, repeats=repeats_keys(body, document))
+            return self._request(document, {}, repeats=repeats_keys(body, document))
         try:
             raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         except UNDECODABLE as error:
@@ -393,15 +393,15 @@ class DocumentForm:
         repeats = repeats_keys(counted, decode_object(counted))
         fields = {n: msgspec.json.decode(value) for n, value in raw.items() if n != self.items}
         items = read_items(bytes(raw.get(self.items, b"")))
-        return self._request(fields, fields, {"items": items}, repeats=repeats)
+        return self._request(fields, {"items": items}, repeats=repeats)
 
     def _request(
-        self, fields: dict[str, Any], keyed: dict[str, Any], more: dict[str, Any], *, repeats: bool
+        self, fields: dict[str, Any], more: dict[str, Any], *, repeats: bool
     ) -> ChatRequest:
         model, user = fields.get("model"), fields.get("user")
         if isinstance(model, str) and len(model) > LONGEST_MODEL:
             raise too_long_model()
-        rest = {name: value for name, value in keyed.items() if name not in self.ignored}
+        rest = {name: value for name, value in fields.items() if name not in self.ignored}
         return ChatRequest(
             model=model if isinstance(model, str) else "",
             stream=False,

@@ -651,7 +651,7 @@ def mark_anthropic(body: bytes, marks: CacheMarks) -> bytes | None:
 
     None if there is no place for them.
     """
-    return _mark_prompt(body, marks, ("tools", _with_marked_tool), _with_marked_block)
+    return _mark_prompt(body, marks, "tools", _with_marked_tool, _with_marked_block)
 
 
 def mark_bedrock(body: bytes, marks: CacheMarks) -> bytes | None:
@@ -659,17 +659,17 @@ def mark_bedrock(body: bytes, marks: CacheMarks) -> bytes | None:
 
     None if there is no place for them.
     """
-    return _mark_prompt(body, marks, ("toolConfig", _with_tools_point), _with_point)
+    return _mark_prompt(body, marks, "toolConfig", _with_tools_point, _with_point)
 
 
 def _mark_prompt(
-    body: bytes, marks: CacheMarks, tools: tuple[str, _Mark], mark_blocks: _Mark
+    body: bytes, marks: CacheMarks, tools_field: str, mark_tools: _Mark, mark_blocks: _Mark
 ) -> bytes | None:
-    """Return the body with marks in its tools, under this name, and in its lists of blocks."""
+    """Return the body with marks in its tools and in its lists of blocks, or None."""
     members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     changed = False
     if marks.shared:
-        changed |= _replace(members, *tools)
+        changed |= _replace(members, tools_field, mark_tools)
         changed |= _replace(members, "system", mark_blocks)
     changed |= _mark_turns(members, marks, mark_blocks)
     return msgspec.json.encode(members) if changed else None
@@ -702,13 +702,14 @@ def _mark_turns(members: _Members, marks: CacheMarks, mark: _Mark) -> bool:
     turns = msgspec.json.decode(members["messages"], type=list[msgspec.Raw])
     roles = [msgspec.json.decode(turn, type=_Turn).role for turn in turns]
     asked = [number for number, role in enumerate(roles) if role != "assistant"]
-    last = asked[-1] if asked else -1
-    places = {last} if marks.last else set()
-    if marks.previous and "assistant" in roles[: max(last, 0)]:
-        answer = max(number for number in range(last) if roles[number] == "assistant")
-        places.add(answer - 1)
+    if not asked:
+        return False
+    answered = [number for number in range(asked[-1]) if roles[number] == "assistant"]
+    places = asked[-1:] if marks.last else []
+    if marks.previous and answered and answered[-1] > 0:
+        places.append(answered[-1] - 1)
     changed = False
-    for place in places - {-1}:
+    for place in places:
         turn = msgspec.json.decode(turns[place], type=dict[str, msgspec.Raw])
         if _replace(turn, "content", mark):
             turns[place] = msgspec.Raw(msgspec.json.encode(turn))

@@ -69,9 +69,8 @@ def read_model(document: dict[str, Any]) -> str:
     """Return the model's name. Raises InvalidRequest."""
     model = document.get("model")
     if not isinstance(model, str) or not model:
-        raise InvalidRequest(
-            f"model: {'must not be empty' if model == '' else 'a string is required'}"
-        )
+        problem = "must not be empty" if model == "" else "a string is required"
+        raise InvalidRequest(f"model: {problem}")
     if len(model) > LONGEST_MODEL:
         raise too_long_model()
     return model
@@ -138,10 +137,14 @@ def last_user_text(messages: list[dict[str, Any]]) -> str | None:
     if not messages or messages[-1].get("role") != "user":
         return None
     content = messages[-1].get("content")
-    if isinstance(content, list):
-        texts = [_part_text(part) for part in content]
-        content = None if None in texts else "\n".join(texts)  # type: ignore[arg-type]
-    return content or None if isinstance(content, str) else None
+    if isinstance(content, str):
+        return content or None
+    if not isinstance(content, list):
+        return None
+    texts = [text for part in content if (text := _part_text(part)) is not None]
+    if len(texts) < len(content):
+        return None
+    return "\n".join(texts) or None
 
 
 def repeats_keys(body: bytes, document: dict[str, Any]) -> bool:
@@ -396,16 +399,11 @@ def is_marked(part: Any) -> bool:
     return False
 
 
-_NEEDED = frozenset(
-    {"audio", "cachedContent", "container", "mcp_servers", "thread", "web_search_options"}
-)
-"""Top-level fields without which the answer would be another one."""
-
+_NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "thread"})
+"""Top-level fields without which the answer would be another one, if they have a value."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
 _LONGEST_USER = 64
 _REFUSED_USER = re.compile(r"(?s)@|\A\+?[\d\s().-]{7,}\Z|\A.{257}")
-
 LEAST_BUDGET = 1024
 """The least tokens for Claude's thinking."""
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
@@ -438,10 +436,7 @@ class TranslationLosses:
         self._names.update(name if _NAME.fullmatch(name) else "other" for name in names)
 
     def drop_reasoning(self, part: ReasoningPart) -> None:
-        """Leave out earlier reasoning.
-
-        Marked reasoning is never refused, because it came from us.
-        """
+        """Leave out earlier reasoning. Marked reasoning came from us, and is never refused."""
         leave = self.drop if marked_origin(part.signature) is None else self.leave
         leave(part.field)
 
@@ -510,18 +505,26 @@ def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[
     if losses.own:
         return asked.extra
     for name, value in asked.extra.items():
-        limits = name == "modalities" and value != ["text"]
-        # A request with options of a search asks for a search.
-        asks = name in _NEEDED and (_says_something(value) or name == "web_search_options")
-        if limits or asks:
+        if _changes_answer(name, value):
             refusal = losses.refusal(name)
             if name == "thread":  # on this code Anthropic's SDKs send the whole conversation
                 refusal.code = "thread_unsupported_request"
             raise refusal
     # Other dialects do this by default, or have it as the user.
-    said = {"modalities": ["text"], "safety_identifier": asked.user}
-    losses.drop_filled({k: v for k, v in asked.extra.items() if k not in said or v != said[k]})
+    implied = {"modalities": ["text"], "safety_identifier": asked.user}
+    losses.drop_filled(
+        {n: v for n, v in asked.extra.items() if n not in implied or v != implied[n]}
+    )
     return {}
+
+
+def _changes_answer(name: str, value: Any) -> bool:
+    """Tell whether the answer would be another one without this field."""
+    if name == "modalities":
+        return bool(value != ["text"])
+    if name == "web_search_options":  # also empty options ask for a search
+        return True
+    return name in _NEEDED and _says_something(value)
 
 
 def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -725,54 +728,50 @@ def write_edited(
 def edit_fields(
     body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: TranslationLosses
 ) -> bytes:
-    """Drop and rename fields, in place. Only a field that the client sent (``asked``) is a loss."""
+    """Return the body with the provider's names, and without the fields that it rejects.
+
+    Only a field that the client sent (``asked``) is a loss.
+    """
     drops = _drops(quirks)
-    marked = THINKING_MARK in body
-    if not (drops or quirks.renames or quirks.message_drops or marked or quirks.call_ids != "any"):
+    edits_messages = quirks.message_drops or quirks.call_ids != "any" or THINKING_MARK in body
+    if not (drops or quirks.renames or edits_messages):
         return body
     document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     losses.drop(*(name for name in drops if name in document and asked.get(name) is not None))
+    replaced = {new for old, new in quirks.renames.items() if old in document}
     edited = {
         quirks.renames.get(name, name): value
         for name, value in document.items()
-        if name not in drops and not _is_replaced(name, document, quirks)
+        if name not in drops and name not in replaced
     }
-    messages = _edit_messages(edited.get("messages"), quirks, losses, marked=marked)
-    if messages is not None:
-        edited["messages"] = messages
-    elif list(edited) == list(document):
-        return body
-    return msgspec.json.encode(edited)
+    changed = list(edited) != list(document)
+    if edits_messages and "messages" in edited:
+        changed |= _edit_messages(edited, quirks, losses)
+    return msgspec.json.encode(edited) if changed else body
 
 
 def _drops(quirks: Quirks) -> set[str]:
-    return {
-        *quirks.drops,
-        *(() if quirks.sampling else _SAMPLING),
-        *(() if quirks.stream_usage else ("stream_options",)),
-    }
-
-
-def _is_replaced(name: str, document: Mapping[str, object], quirks: Quirks) -> bool:
-    """Tell whether another field of the request takes the name of this one."""
-    return any(new == name and old in document for old, new in quirks.renames.items())
+    sampling = () if quirks.sampling else _SAMPLING
+    usage = () if quirks.stream_usage else ("stream_options",)
+    return {*quirks.drops, *sampling, *usage}
 
 
 def _edit_messages(
-    raw: msgspec.Raw | None, quirks: Quirks, losses: TranslationLosses, *, marked: bool
-) -> msgspec.Raw | None:
-    """Return the messages in the form that the provider accepts; None if nothing changes."""
-    if raw is None or not (quirks.message_drops or marked or quirks.call_ids != "any"):
-        return None
-    messages, thought = without_marked(msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]]))
+    fields: dict[str, msgspec.Raw], quirks: Quirks, losses: TranslationLosses
+) -> bool:
+    """Give the messages the form that the provider accepts, in place; False: they have it."""
+    sent = msgspec.json.decode(fields["messages"], type=list[dict[str, msgspec.Raw]])
+    messages, thought = without_marked(sent)
     if thought:
         losses.leave("thinking")
     found = {name for name in quirks.message_drops for message in messages if name in message}
     losses.drop(*sorted(found))
     edited = [{k: v for k, v in message.items() if k not in found} for message in messages]
-    renamed = [_shorten_ids(message) for message in edited] if quirks.call_ids == "short" else []
-    changed = thought or found or any(renamed)
-    return msgspec.Raw(msgspec.json.encode(edited)) if changed else None
+    shortened = [_shorten_ids(each) for each in edited] if quirks.call_ids == "short" else []
+    changed = thought or bool(found) or any(shortened)
+    if changed:
+        fields["messages"] = msgspec.Raw(msgspec.json.encode(edited))
+    return changed
 
 
 def _shorten_ids(message: dict[str, msgspec.Raw]) -> bool:
@@ -797,4 +796,4 @@ def short_id(id: Any) -> Any:
     """
     if not isinstance(id, str) or _SHORT_ID.fullmatch(id):
         return id
-    return hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
+    return _digest(id)[:9]

@@ -103,9 +103,7 @@ def knee_of(steps: Sequence[LoadStep]) -> float | None:
 
 def _step(at: int, samples: Sequence[Sample], price_per_hour: float | None) -> LoadStep:
     answered = [each for each in samples if each.error is None]
-    window = _full_window(at, answered)
-    rate = None if window is None else len(window[0]) / window[1]
-    tokens = None if window is None else sum(s.completion_tokens for s in window[0]) / window[1]
+    rate, tokens = _throughput(at, answered)
     costs = [each.cost_usd for each in answered if each.cost_usd is not None]
     usd_per_hour = price_per_hour
     if usd_per_hour is None and costs and rate is not None:
@@ -124,19 +122,29 @@ def _step(at: int, samples: Sequence[Sample], price_per_hour: float | None) -> L
     )
 
 
-def _full_window(at: int, answered: Sequence[Sample]) -> tuple[Sequence[Sample], float] | None:
-    """Return the answers that ended while all calls were under way, and the length of that time.
+class _Throughput(NamedTuple):
+    """None: too few answers."""
+
+    answers_per_s: float | None = None
+    tokens_per_s: float | None = None
+
+
+def _throughput(at: int, answered: Sequence[Sample]) -> _Throughput:
+    """Return the throughput while all ``at`` calls were under way.
 
     All calls begin together, so the first ``at`` answers come in a burst; the last ``at`` calls
     end while fewer and fewer are under way. Neither tells the throughput.
     """
     ordered = sorted(answered, key=lambda each: each.ended_s)
-    begin = 0.0 if at == 1 else ordered[at - 1].ended_s if len(ordered) >= at else None
-    inside = ordered if at == 1 else ordered[at : len(ordered) - at]
-    if begin is None or not inside:
-        return None
-    seconds = inside[-1].ended_s - begin
-    return (inside, seconds) if seconds > 0 else None
+    begin_s, inside = 0.0, ordered
+    if at > 1:
+        inside = ordered[at : len(ordered) - at]
+        begin_s = ordered[at - 1].ended_s if inside else 0.0
+    seconds = inside[-1].ended_s - begin_s if inside else 0.0
+    if seconds <= 0:
+        return _Throughput()
+    tokens = sum(each.completion_tokens for each in inside)
+    return _Throughput(len(inside) / seconds, tokens / seconds)
 
 
 # --- figures of one provider ----------------------------------------------------------------------
@@ -315,13 +323,12 @@ def read_prompts(name: str, lines: Iterable[bytes]) -> tuple[BenchPrompt, ...]:
     Raises ConfigError for a line that cannot be read, and for a file without prompts.
     """
     rows = []
+    is_json = name.endswith(".jsonl")
     for number, raw in enumerate(lines, 1):
         if not raw.strip():
             continue
         try:
-            rows.append(
-                _from_json(raw) if name.endswith(".jsonl") else text_prompt(raw.decode().strip())
-            )
+            rows.append(_from_json(raw) if is_json else text_prompt(raw.decode().strip()))
         except UnicodeDecodeError as error:
             raise ConfigError(f"{name}, line {number}: not UTF-8") from error
         except (*UNDECODABLE, ValueError) as error:
@@ -411,6 +418,10 @@ class _Rated(NamedTuple):
     """Warm calls that were answered."""
 
     @property
+    def is_reliable(self) -> bool:
+        return bool(self.samples) and self.figures.error_rate <= MAX_ERROR_RATE
+
+    @property
     def typical_s(self) -> float:
         return self.figures.total_s.p50 if self.figures.total_s else math.inf
 
@@ -441,22 +452,16 @@ def recommend(subjects: Sequence[Subject], samples: Sequence[Sample]) -> Recomme
 
     The result depends on the arguments alone. Of groups of equal size the faster one is taken.
     """
-    notes: list[str] = []
-    fit: list[_Rated] = []
-    for subject in subjects:
-        rated = _rate(subject, samples)
-        if rated.samples and rated.figures.error_rate <= MAX_ERROR_RATE:
-            fit.append(rated)
-        else:
-            notes.append(f"{subject.upstream} is left out: {_failures(rated.figures)}")
+    all_rated = [_rate(subject, samples) for subject in subjects]
+    fit = [rated for rated in all_rated if rated.is_reliable]
     if not fit:
         return None
-    groups: dict[str, list[_Rated]] = defaultdict(list)
-    for rated in sorted(fit, key=lambda rated: rated.typical_s):
-        if rated.subject.upstream not in [
-            r.subject.upstream for r in groups[rated.subject.weights]
-        ]:
-            groups[rated.subject.weights].append(rated)
+    notes = [
+        f"{rated.subject.upstream} is left out: {_failures(rated.figures)}"
+        for rated in all_rated
+        if not rated.is_reliable
+    ]
+    groups = _by_weights(fit)
     group = min(groups.values(), key=lambda members: (-len(members), members[0].typical_s))
     if len(groups) > 1:
         others = ", ".join(sorted(set(groups) - {group[0].subject.weights}))
@@ -472,6 +477,14 @@ def recommend(subjects: Sequence[Subject], samples: Sequence[Sample]) -> Recomme
         race_billed=choice.race_billed,
         why=(choice.why, *notes),
     )
+
+
+def _by_weights(fit: Sequence[_Rated]) -> dict[str, list[_Rated]]:
+    """Return the providers of each model, the fastest first, and each provider once."""
+    groups: dict[str, dict[str, _Rated]] = defaultdict(dict)
+    for rated in sorted(fit, key=lambda rated: rated.typical_s):
+        groups[rated.subject.weights].setdefault(rated.subject.upstream, rated)
+    return {weights: list(members.values()) for weights, members in groups.items()}
 
 
 def _rate(subject: Subject, samples: Sequence[Sample]) -> _Rated:
@@ -513,12 +526,11 @@ def _hedge(group: Sequence[_Rated]) -> _RouteChoice | None:
     found = best.figures.ttft_s
     if found is None:
         return None
-    late, name = found.p95, "p95"
-    if late < TAIL_RATIO * found.p50 and len(best.samples) >= 100:
-        late, name = found.p99 / 2, "p99"
-    if late < TAIL_RATIO * found.p50:
+    tail_s, name, stalls = found.p95, "p95", found.p95 >= TAIL_RATIO * found.p50
+    if not stalls and len(best.samples) >= 100:
+        tail_s, name, stalls = found.p99, "p99", found.p99 >= 2 * TAIL_RATIO * found.p50
+    if not stalls:
         return None
-    tail_s = found.p95 if name == "p95" else found.p99
     reason = (
         f"{best.subject.upstream} stalls: its {name} to the first token, {tail_s:.2f} s, is "
         f"{tail_s / found.p50:.1f} times its median, and a second provider rarely stalls with it"

@@ -598,9 +598,7 @@ def _points(table: NDArray[np.float64]) -> list[CascadePoint]:
 
 
 def _area(points: Sequence[CascadePoint]) -> float | None:
-    known = [
-        (point.strong_share, point.recovered) for point in points if point.recovered is not None
-    ]
+    known = [(each.strong_share, each.recovered) for each in points if each.recovered is not None]
     if len(known) != len(points):
         return None
     return sum(

@@ -348,10 +348,8 @@ def pairs_in_order(rows: Pairs | Stream) -> Sequence[LabelledPrompt]:
 def _apart(key: CacheKey, number: int) -> CacheKey:
     """Return the prompt's key, moved into a scope that only its pair has."""
     names = ("partition", "exact", "conversation")
-    bound = {
-        name: f"{number} {getattr(key, name)}" for name in names if getattr(key, name) is not None
-    }
-    return msgspec.structs.replace(key, **bound)
+    known = [name for name in names if getattr(key, name) is not None]
+    return msgspec.structs.replace(key, **{n: f"{number} {getattr(key, n)}" for n in known})
 
 
 def _refuse(pair: Pair, prepare: PreparePrompt[P], policy: MatchPolicy[P]) -> str | None:

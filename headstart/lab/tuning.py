@@ -196,13 +196,9 @@ def find_templates(texts: Sequence[str]) -> tuple[Template, ...]:
     for text in dict.fromkeys(texts):
         if MIN_CHARS <= len(text) <= MOST_CHARS:
             groups[text[:OPENING_CHARS]].append(text)
-    found = [_template(group) for group in groups.values() if len(group) >= MIN_PROMPTS]
-    return tuple(
-        sorted(
-            (template for template in found if template is not None),
-            key=lambda template: -template.prompts,
-        )
-    )
+    large = (group for group in groups.values() if len(group) >= MIN_PROMPTS)
+    found = [template for template in map(_template, large) if template is not None]
+    return tuple(sorted(found, key=lambda template: -template.prompts))
 
 
 def _template(group: Sequence[str]) -> Template | None:
@@ -257,15 +253,19 @@ def _gaps(text: str, literals: Sequence[str]) -> list[str] | None:
 
 def _question_gap(gaps: Sequence[Sequence[str]]) -> int | None:
     """Return the varying gap that is most like a question: question marks count, then brevity."""
-    best: tuple[float, float, int] | None = None
-    for place, texts in enumerate(zip(*gaps, strict=True)):
-        if len(set(texts)) <= len(texts) // 2 or not all(text.strip() for text in texts):
-            continue
+    columns = list(zip(*gaps, strict=True))
+    varying = [
+        place
+        for place, texts in enumerate(columns)
+        if len(set(texts)) > len(texts) // 2 and all(text.strip() for text in texts)
+    ]
+
+    def likeness(place: int) -> tuple[float, float, int]:
+        texts = columns[place]
         asked = sum("?" in text for text in texts) / len(texts)
-        candidate = (round(asked, 1), -median(map(len, texts)), place)
-        if best is None or candidate > best:
-            best = candidate
-    return None if best is None else best[2]
+        return round(asked, 1), -median(map(len, texts)), place
+
+    return max(varying, key=likeness, default=None)
 
 
 def _pattern(literals: Sequence[str], place: int, *, closed: bool) -> str:
@@ -485,15 +485,13 @@ def best_static(
 
     The upper end of the error's 95 % interval counts, so that a few lucky hits decide nothing.
     """
-    best: Static | None = None
+    kept = []
     for threshold, steps in played:
         rates = ordering_report(steps, None)
         interval = rates.intervals["wrong_per_hit"]
-        if interval is None or interval.high > max_error:
-            continue
-        if best is None or rates.hits > best.rates.hits:
-            best = Static(threshold=threshold, rates=rates)
-    return best
+        if interval is not None and interval.high <= max_error:
+            kept.append(Static(threshold=threshold, rates=rates))
+    return max(kept, key=lambda found: found.rates.hits, default=None)
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class Admission:
         if (
             _FORCING & request.document.keys()
             and form.forces_call(request.document)
-            and not all(map(_calls, answer.choices))
+            and not all(map(_has_call, answer.choices))
         ):
             return "no-tool-call"
         limit = request.max_tokens
@@ -280,7 +280,7 @@ def _refuse_choice(
     return "broken-format" if broken else None
 
 
-def _calls(choice: Choice) -> bool:
+def _has_call(choice: Choice) -> bool:
     return any(isinstance(part, ToolCall) for part in choice.parts)
 
 

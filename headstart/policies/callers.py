@@ -371,11 +371,8 @@ def proxy_sign(headers: Headers, http_version: str) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    return (
-        repr(text[:_QUOTED_CHARACTERS])
-        if text.isprintable() and text.isascii()
-        else repr(ascii(text)[:_QUOTED_CHARACTERS])
-    )
+    plain = text if text.isprintable() and text.isascii() else ascii(text)
+    return repr(plain[:_QUOTED_CHARACTERS])
 
 
 # --- limits of a client key -----------------------------------------------------------------------

@@ -342,7 +342,9 @@ def _fresh_s(headers: Headers, directives: Mapping[bytes, list[bytes]], now: flo
 
     An answer with a value that cannot be read is stale. Of two different values the smaller counts.
     """
-    age_s, dated = _age_s(headers, now)
+    made_at = _made_at(headers, now)
+    ages = [delta_seconds(value.strip()) for name, value in headers if name == b"age"]
+    age_s = max([0.0, now - made_at, *ages])  # section 4.2.3
     for name in (b"s-maxage", b"max-age"):
         if name in directives:
             return min(map(delta_seconds, directives[name])) - age_s
@@ -350,15 +352,12 @@ def _fresh_s(headers: Headers, directives: Mapping[bytes, list[bytes]], now: flo
     if not expires:
         return None
     ends = [0.0 if end is None else end for end in expires]
-    return min(ends) - dated - age_s
+    return min(ends) - made_at - age_s
 
 
-def _age_s(headers: Headers, now: float) -> tuple[float, float]:
-    """Return how old the answer is already, and when it was made (section 4.2.3)."""
-    ages = [delta_seconds(value.strip()) for name, value in headers if name == b"age"]
+def _made_at(headers: Headers, now: float) -> float:
     dates = [_moment(value) for name, value in headers if name == b"date"]
-    dated = next((date for date in dates if date is not None), now)
-    return max([0.0, now - dated, *ages]), dated
+    return next((date for date in dates if date is not None), now)
 
 
 def _moment(value: bytes) -> float | None:

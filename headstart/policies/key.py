@@ -21,7 +21,8 @@ from collections import Counter, OrderedDict, deque
 from functools import cache
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -95,12 +96,8 @@ def keyed_headers(headers: Headers, configured: Collection[bytes] = ()) -> Heade
 
     ``configured`` has further names, in lower case.
     """
-    return tuple(
-        sorted(
-            (pair for pair in headers if pair[0] in PROTOCOL_HEADERS or pair[0] in configured),
-            key=lambda pair: pair[0],
-        )
-    )
+    keyed = [pair for pair in headers if pair[0] in PROTOCOL_HEADERS or pair[0] in configured]
+    return tuple(sorted(keyed, key=itemgetter(0)))
 
 
 def chat_key(
@@ -401,16 +398,16 @@ class _Prompts:
         """
         before, after = self._sides(text) if self.befores or self.afters else ("", "")
         start, end = len(before), len(text) - len(after)
-        asked_until, label, label_end = end, "", 0
+        asked_until, label, asked_from = end, "", 0
         if text.endswith("}"):
-            asked_until, label, label_end = _last_field(text, end)
+            asked_from, asked_until, label = _last_field(text, end)
         elif "\n" in text:
-            asked_until, label, label_end = _last_line(text, end)
+            asked_from, asked_until, label = _last_line(text, end)
         if hash(text) not in self._shared and self._learn(text, start, end, asked_until, label):
             return self.find(text)
         if label in self.labels:
             self.labels.move_to_end(label)
-            return max(start, label_end), asked_until
+            return max(start, asked_from), asked_until
         return (start, asked_until) if 0 < start < asked_until else (start, end)
 
     def _sides(self, text: str) -> tuple[str, str]:
@@ -513,12 +510,21 @@ class Templates:
         )
 
 
-def _last_line(text: str, end: int) -> tuple[int, str, int]:
-    """Return where the question in the last line ends, its label, and where it begins.
+class _AskedPart(NamedTuple):
+    """The place of a question that a label names."""
+
+    start: int
+    end: int
+    label: str = ""
+    """"": there is no label, and the place is that of the whole text."""
+
+
+def _last_line(text: str, end: int) -> _AskedPart:
+    """Return the question in the last line of a text that ends at ``end``.
 
     A cue such as "Helpful Answer:" may follow the question. The label is in the line of the
-    question ("Question: …") or in the line above it; it is "" if there is none. The text before the
-    label, such as documents, need not be a template, but must be equal in two prompts.
+    question ("Question: …") or in the line above it. The text before the label, such as documents,
+    need not be a template, but must be equal in two prompts.
     """
     stop = len(text[:end].rstrip())
     begin = text.rfind("\n", max(0, stop - MOST_LABEL_CHARS), stop)
@@ -528,15 +534,15 @@ def _last_line(text: str, end: int) -> tuple[int, str, int]:
     line = text.rfind("\n", 0, stop) + 1
     colon = text.find(":", line, min(stop, line + MOST_LABEL_CHARS))
     if colon >= 0 and _names_question(text[line:colon]):
-        return end, text[line:colon], colon + 1
+        return _AskedPart(colon + 1, end, text[line:colon])
     above = text.rfind("\n", 0, max(0, line - 1)) + 1
     label = text[above:line]
     if len(label) <= MOST_LABEL_CHARS and _names_question(label):
-        return end, label, line
-    return end, "", 0
+        return _AskedPart(line, end, label)
+    return _AskedPart(0, end)
 
 
-def _last_field(text: str, end: int) -> tuple[int, str, int]:
+def _last_field(text: str, end: int) -> _AskedPart:
     """Return what ``_last_line`` returns, for the last field of JSON: ``{…, "question": "…"}``.
 
     Quotes in JSON's strings follow a backslash, so a field cannot begin inside a string.
@@ -544,11 +550,11 @@ def _last_field(text: str, end: int) -> tuple[int, str, int]:
     close = text.rfind('"', 0, end)
     middle = max(text.rfind('": "', 0, close), text.rfind('":"', 0, close))
     if middle < 0 or text[close + 1 : end].strip(" }\n"):
-        return end, "", 0
+        return _AskedPart(0, end)
     label = text[text.rfind('"', 0, middle) + 1 : middle]
     if len(label) > MOST_LABEL_CHARS or not _names_question(label.replace("_", " ")):
-        return end, "", 0
-    return close, label, text.index('"', middle + 1) + 1
+        return _AskedPart(0, end)
+    return _AskedPart(text.index('"', middle + 1) + 1, close, label)
 
 
 def _names_question(label: str) -> bool:
@@ -613,8 +619,6 @@ _OPENINGS = words_of("""
 _ORDERS = words_of("can could will would")
 _TELLING = words_of("tell explain say show describe")
 
-_PLAIN_FIELDS = frozenset(("role", "content"))
-_INSTRUCTING = ("system", "developer")
 _THOUGHTS = words_of("reasoning reasoning_content reasoning_details thinking redacted_thinking")
 """Fields of messages, and types of parts and items, with the reasoning of the model."""
 _FINAL = "final_answer"
@@ -642,13 +646,9 @@ def split_conversation(messages: Sequence[object]) -> Conversation | None:
     """
     if len(messages) < 2:
         return None
-    before = messages[-2]
-    if (
-        isinstance(before, dict)
-        and before.keys() == _PLAIN_FIELDS
-        and before["role"] in _INSTRUCTING
-    ):
-        return None  # messages before instructions are not part of a history
+    match messages[-2]:
+        case {"role": "system" | "developer", "content": _, **rest} if not rest:
+            return None  # messages before instructions are not part of a history
     turns, start = _plain_ending(messages)
     if not turns:
         return None

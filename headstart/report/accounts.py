@@ -39,7 +39,7 @@ from headstart.report.values import (
     TimelineBar,
     Times,
 )
-from headstart.usual_calls import AvoidedCalls, MachineUse, UsualCalls, machine_name
+from headstart.usual_calls import AvoidedCalls, Expected, MachineUse, UsualCalls, machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -404,14 +404,16 @@ class GroupTally:
         )
 
     def _savings(self, usual: UsualCalls) -> Savings:
-        hits, first = usual.expected(self.hits), usual.expected(self.hits, first=True)
-        times = {HITS: (hits.saved_s, first.saved_s)}
-        for name, calls in ((JOINED, self.joined), (DRAFTED, self.drafted)):
-            times[name] = (usual.expected(calls).saved_s, usual.expected(calls, first=True).saved_s)
-        lines = [
-            gain.line(name, *times.get(name, (0.0, 0.0)), self.prefix.likely_usd * (name == HITS))
-            for name, gain in sorted(self._gains.items())
-        ]
+        times = {
+            name: (usual.expected(calls), usual.expected(calls, first=True))
+            for name, calls in ((HITS, self.hits), (JOINED, self.joined), (DRAFTED, self.drafted))
+        }
+        hits, first = times[HITS]
+        lines = []
+        for name, gain in sorted(self._gains.items()):
+            whole, to_first = times.get(name, (Expected(), Expected()))
+            less_usd = self.prefix.likely_usd if name == HITS else 0.0
+            lines.append(gain.line(name, whole.saved_s, to_first.saved_s, less_usd))
         lines += self._own_costs()
         priced = (
             self._audit_usd
@@ -458,7 +460,7 @@ class GroupTally:
                 )
             )
         if self._drafts.requests:
-            lines.append(self._drafts.line("calls of live drafts", 0.0, 0.0, 0.0))
+            lines.append(self._drafts.line("calls of live drafts"))
         return lines
 
     def _costs(self) -> Costs:
@@ -506,7 +508,9 @@ class GainTally:
         if row.cost_usd is not None:
             self.usd = (self.usd or 0.0) - row.cost_usd
 
-    def line(self, name: str, total_s: float, ttft_s: float, less_usd: float) -> SavingsLine:
+    def line(
+        self, name: str, total_s: float = 0.0, ttft_s: float = 0.0, less_usd: float = 0.0
+    ) -> SavingsLine:
         """Return the line, with its times. ``less_usd`` is subtracted from a known sum."""
         return SavingsLine(
             name=name,
@@ -622,6 +626,7 @@ class Accounts:
         first = min((min(column) for column in columns), default=None)
         last = max((max(column) for column in columns), default=None)
         step_s = 0.0 if first is None or last is None else _step(last - first)
+        relays = [tally.relays(name) for name, tally in self._relays.items()]
         usual = self._usual
         self._prefix.settle()
         overall = self._overall.group("all", usual)
@@ -647,12 +652,7 @@ class Accounts:
             extra=self._calls.extra(),
             reshaped=self._calls.reshaped(),
             trials=self._trials.trials(),
-            relays=tuple(
-                sorted(
-                    (tally.relays(name) for name, tally in self._relays.items()),
-                    key=lambda each: -each.requests,
-                )
-            ),
+            relays=tuple(sorted(relays, key=lambda each: -each.requests)),
         )
 
 

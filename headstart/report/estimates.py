@@ -228,6 +228,25 @@ def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
     )
 
 
+class _PrefixHit(NamedTuple):
+    """A hit that might have been a prefix read."""
+
+    entry: str
+    at: float
+    usd: float
+    """What a read of the whole prompt would have saved."""
+    sinks: Sequence[PrefixSums]
+
+
+class _RepeatedPrefix(NamedTuple):
+    """A call for a prompt that was asked before."""
+
+    entry: str
+    at: float
+    cached_tokens: int
+    prompt_tokens: int
+
+
 class PrefixReads:
     """Collects the times of each prompt, to find the hits that would have been prefix reads.
 
@@ -240,8 +259,8 @@ class PrefixReads:
         self._called: defaultdict[str, list[float]] = defaultdict(list)
         """The times at which the provider itself was asked. Hits keep a prompt out of the
         provider's cache."""
-        self._hits: list[tuple[str, float, float, Sequence[PrefixSums]]] = []
-        self._repeats: list[tuple[str, float, int, int]] = []
+        self._hits: list[_PrefixHit] = []
+        self._repeats: list[_RepeatedPrefix] = []
         self._share = 1.0
 
     def add(self, row: Served, sinks: Sequence[PrefixSums]) -> None:
@@ -251,10 +270,10 @@ class PrefixReads:
             return
         if row.outcome.is_hit:
             self._asked[entry].append(row.at)
-            self._hits.append((entry, row.at, row.saved_prefix_usd, sinks))
+            self._hits.append(_PrefixHit(entry, row.at, row.saved_prefix_usd, sinks))
         elif row.holdout or (row.outcome is Outcome.AUDIT and row.reason != "judge"):
             cached = sum(each.cached_tokens for each in row.attempts)
-            self._repeats.append((entry, row.at, cached, row.prompt_tokens))
+            self._repeats.append(_RepeatedPrefix(entry, row.at, cached, row.prompt_tokens))
             self._called[entry].append(row.at)
             if row.holdout:
                 self._asked[entry].append(row.at)
@@ -264,12 +283,13 @@ class PrefixReads:
         for times in (*self._asked.values(), *self._called.values()):
             times.sort()
         self._share = self._read_share()
-        for *_, sinks in self._hits:
-            for sink in sinks:
+        for hit in self._hits:
+            for sink in hit.sinks:
                 sink.likely_usd = 0.0
-        for entry, at, usd, sinks in self._hits:
-            for sink in sinks:
-                sink.likely_usd += usd * self.share_at(entry, at)
+        for hit in self._hits:
+            usd = hit.usd * self.share_at(hit.entry, hit.at)
+            for sink in hit.sinks:
+                sink.likely_usd += usd
 
     def share_at(self, entry: str, at: float) -> float:
         """Return the share of a prompt that would have been read from the provider's cache."""
@@ -281,13 +301,12 @@ class PrefixReads:
         Without enough repeats it is taken to be all of it, so that savings are not overstated.
         """
         soon = [
-            (cached, prompt)
-            for entry, at, cached, prompt in self._repeats
-            if _lately(self._called[entry], entry, at)
+            call for call in self._repeats if _lately(self._called[call.entry], call.entry, call.at)
         ]
         if len(soon) < FEWEST_PAIRS:
             return 1.0
-        return min(1.0, sum(cached for cached, _ in soon) / sum(prompt for _, prompt in soon))
+        cached = sum(call.cached_tokens for call in soon)
+        return min(1.0, cached / sum(call.prompt_tokens for call in soon))
 
 
 def _lately(times: Sequence[float], entry: str, at: float) -> bool:
@@ -328,17 +347,10 @@ class _Repeat(NamedTuple):
     kind: CallKind
     tokens: int
     usd: float | None
-
-
-class _HeldOut(NamedTuple):
-    """A would-be hit that was sent upstream."""
-
-    entry: str
-    kind: CallKind
-    call: UsualCall
-    tokens: int
-    usd: float | None
+    """The cost as if the provider's prefix cache had held the prompt."""
+    cost_usd: float | None
     prefix_usd: float
+    """What a read of the whole prompt from that cache would have saved."""
 
 
 class EstimateAccounts:
@@ -349,7 +361,8 @@ class EstimateAccounts:
         self._hits = self._priced = 0
         self._own_s = self._own_first_s = 0.0
         self._repeats: list[_Repeat] = []
-        self._held_out: list[_HeldOut] = []
+        self._held_out: list[_Repeat] = []
+        """The would-be hits that were sent upstream."""
 
     def add(self, row: Served) -> None:
         """Look at a request or an audit."""
@@ -359,23 +372,12 @@ class EstimateAccounts:
             self._add_hit(row)
         elif row.outcome is Outcome.AUDIT and row.reason != "judge" and row.neighbor is not None:
             audit = UsualCall(row.at, row.total_s, None, tokens_of(row))
-            self._repeat(row.neighbor, audit, row)
-        elif row.holdout:
-            call = usual_call(row)
-            if call is not None:
-                entry, usd = row.entry or "", sum(each.prefix_usd for each in row.attempts)
-                self._held_out.append(
-                    _HeldOut(entry, kind_of(row), call, row.spent_tokens, row.cost_usd, usd)
-                )
-                if row.entry is not None:
-                    self._repeat(row.entry, call, row)
-
-    def _repeat(self, entry: str, call: UsualCall, row: Served) -> None:
-        usd = row.cost_usd
-        if usd is not None:
-            usd -= sum(each.prefix_usd for each in row.attempts)
-        repeat = _Repeat(entry, call, kind_of(row), row.spent_tokens, usd)
-        self._repeats.append(repeat)
+            self._repeats.append(_repeat_of(row, row.neighbor, audit))
+        elif row.holdout and (call := usual_call(row)) is not None:
+            repeat = _repeat_of(row, row.entry or "", call)
+            self._held_out.append(repeat)
+            if row.entry is not None:
+                self._repeats.append(repeat)
 
     def _add_hit(self, row: Served) -> None:
         name = row.entry or ""
@@ -548,7 +550,7 @@ class EstimateAccounts:
         values: dict[str, list[float]] = {name: [] for name in MEASURES}
         known: dict[str, list[float]] = {"total_s": [0.0], "ttft_s": [0.0]}
         for held in self._held_out:
-            call, usd = held.call, held.usd
+            call, usd = held.call, held.cost_usd
             for name, seconds in (("total_s", call.total_s), ("ttft_s", call.ttft_s)):
                 model = usual.times_of(held.kind, first=name == "ttft_s")
                 if seconds is not None and model is not None:
@@ -563,6 +565,13 @@ class EstimateAccounts:
         spreads |= {name: spread_of(self._by_entry(name)) for name in ("tokens", "usd")}
         means = {name: mean_of(each, self._hits, spreads[name]) for name, each in values.items()}
         return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _repeat_of(row: Served, entry: str, call: UsualCall) -> _Repeat:
+    prefix_usd = sum(each.prefix_usd for each in row.attempts)
+    usd = None if row.cost_usd is None else row.cost_usd - prefix_usd
+    tokens = row.spent_tokens
+    return _Repeat(entry, call, kind_of(row), tokens, usd, row.cost_usd, prefix_usd)
 
 
 def _disagree(left: Mean, right: Mean) -> bool:

@@ -161,7 +161,7 @@ async def test_an_answer_without_marks_passes_to_the_byte(bench: TextWorker) -> 
 async def test_an_answer_too_long_to_be_remembered_passes(
     bench: TextWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reply, "KEPT_BYTES", 200)
+    monkeypatch.setattr(reply, "MOST_CONTINUED_BYTES", 200)
     script = whole("x" * 300, "⟦q:1⟧")
     assert await Scene(bench, *script).pieces(call_of()) == script
     monkeypatch.setattr(module, "HELD_BYTES", 5)

@@ -44,6 +44,7 @@ from headstart.sockets import client_session
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from headstart.lab.bench import Recommendation
     from headstart.policies.cost import Price
 
 DAY_S = 86_400.0
@@ -293,28 +294,37 @@ def propose(
     found = recommend([each for each in subjects if each.upstream in named], samples)
     if found is None:
         return None
+    try:
+        result = _with_route(text, place, _route_values(found, named))
+    except ConfigError:
+        return None
+    return None if tomllib.loads(result) == tomllib.loads(text) else result
+
+
+def _route_values(found: Recommendation, named: Sequence[str]) -> dict[str, str]:
+    """Return the keys of a route with these upstreams, as TOML."""
     order = [*found.upstreams, *(name for name in named if name not in found.upstreams)]
     strategy = "fallback" if found.strategy == "single" and len(order) > 1 else found.strategy
-    values = {
-        "strategy": json.dumps(strategy),
-        "upstreams": json.dumps(order, ensure_ascii=False),
-    }
+    upstreams = json.dumps(order, ensure_ascii=False)
+    values = {"strategy": json.dumps(strategy), "upstreams": upstreams}
     if found.within_s is not None:
         values["within_s"] = f"{found.within_s:g}"
     if found.race_billed:
         values["race_billed"] = "true"
+    return values
+
+
+def _with_route(text: str, place: int, values: dict[str, str]) -> str:
+    """Return the text with these keys in one of its routes. Raises ConfigError."""
     lines = text.splitlines(keepends=True)
     begin = [n for n, line in enumerate(lines) if _ROUTE.match(line)][place]
     end = next((n for n in range(begin + 1, len(lines)) if _TABLE.match(lines[n])), len(lines))
+    # ``set_keys`` knows plain tables, so the route is one meanwhile.
     table = "".join(["[route]\n", *lines[begin + 1 : end]])
     removed = tuple({"within_s", "race_billed"} - values.keys())
-    try:
-        changed = set_keys(table, "route", values, remove=removed)
-    except ConfigError:
-        return None
+    changed = set_keys(table, "route", values, remove=removed)
     edited = changed.replace("[route]\n", lines[begin], 1)
-    result = "".join([*lines[:begin], edited, *lines[end:]])
-    return None if tomllib.loads(result) == tomllib.loads(text) else result
+    return "".join([*lines[:begin], edited, *lines[end:]])
 
 
 def _diff(old: str, new: str, path: Path | None) -> str:

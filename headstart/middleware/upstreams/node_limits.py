@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import math
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -404,10 +404,10 @@ def _shifted(
     saved: SavedLimits, levels: Sequence[float], seconds: float
 ) -> tuple[SavedLimits, list[float]]:
     """Return limits with all their times on another clock."""
-    shifted = {
-        name: (*numbers, until + seconds, first._replace(at=first.at + seconds))
-        for name, (*numbers, until, first) in saved.items()
-    }
-    return cast("SavedLimits", shifted), [
+    shifted = {}
+    for name, each in saved.items():
+        first = each.first._replace(at=each.first.at + seconds)
+        shifted[name] = each._replace(believed_until=each.believed_until + seconds, first=first)
+    return shifted, [
         number if place % 3 == 1 else number + seconds for place, number in enumerate(levels)
     ]

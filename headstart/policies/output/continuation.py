@@ -251,9 +251,8 @@ class TextJoin:
         start = pending.lstrip()
         if not start or (len(start) < len(self._anchor) and self._anchor.startswith(start)):
             return not self._prefilled or self._tail.startswith(pending)
-        return any(
-            self._tail.startswith(pending, begin) for begin in range(len(self._tail) - len(pending))
-        )
+        places = range(len(self._tail) - len(pending))
+        return any(self._tail.startswith(pending, place) for place in places)
 
     def _surely_repeated(self) -> int:
         """Return the end of a repetition that cannot be chance, or 0."""
@@ -280,12 +279,14 @@ class TextJoin:
         for words in (self._anchor, self._anchor.rstrip()):
             if words and start.startswith(words):
                 return begin + len(pending) - len(start) + len(words)
-        longest = min(len(pending), len(self._tail))
-        lengths = (k for k in range(longest, 0, -1) if self._tail.endswith(pending[:k]))
-        return begin + next((k for k in lengths if self._prefilled or self._counts(k)), 0)
+        lengths = range(min(len(pending), len(self._tail)), 0, -1)
+        overlaps = (each for each in lengths if self._tail.endswith(pending[:each]))
+        return begin + next(filter(self._counts, overlaps), 0)
 
     def _counts(self, length: int) -> bool:
         """Tell whether an overlap of this length is more than chance."""
+        if self._prefilled:
+            return True
         overlap = self._tail[-length:]
         if not any(map(str.isalpha, overlap)):
             return False

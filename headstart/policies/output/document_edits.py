@@ -233,7 +233,7 @@ class EditReader:
             self._fenced = True
 
     def _find(self, search: Sequence[str]) -> None:
-        """Return the place of a search, if it occurs once. Empty lines around it are ignored."""
+        """Set the place of a search, or a doubt. It must occur once; empty lines may differ."""
         written = [number for number, line in enumerate(search) if line.strip()]
         if not written:
             self._doubt(EditDoubt.MALFORMED)
@@ -304,10 +304,9 @@ def _lacks_line(search: Sequence[str], replace: Sequence[str], after: str | None
     if not replace or after is None:
         return False
     count, last = len(search), replace[-1]
-    if last != search[-1]:
-        if last == after:
-            return True
-    elif search[-2:] != [last, last] and replace[-2:] == [last, last] and last == after:
+    if last == after and last != search[-1]:
+        return True
+    if last == after and search[-2:] != [last, last] and replace[-2:] == [last, last]:
         return True  # the line would then stand there three times
     is_framed = count > 1 and search[0] == replace[0] and search[-1] == last
     return not is_framed and replace[: count + 1] == [*search, after]

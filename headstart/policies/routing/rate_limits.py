@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
@@ -163,10 +164,7 @@ def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
             window[part] = number
         elif len(found) < MOST_LIMITS:
             found[name] = {part: number}
-    return [
-        LimitWindow(name, fields.get("limit"), fields.get("remaining"), fields.get("reset"))
-        for name, fields in found.items()
-    ]
+    return [LimitWindow(name, *map(fields.get, _FIELDS)) for name, fields in found.items()]
 
 
 def _places_of_limits(names: tuple[bytes, ...]) -> list[tuple[int, str, str]]:
@@ -441,13 +439,13 @@ class _Bucket:
         if reserve and not self.window_s:
             level -= min(1.0, reserve * self.limit, self.limit - need)
         first, others = need - level, (calls - 1) * need - max(0.0, level - need)
+        wait_s = 0.0
         if self.window_s:
-            windows = math.ceil((calls * need - level) / self.limit)
-            wait_s = (
-                max(0.0, self.ends - now) + (windows - 1) * self.window_s if windows > 0 else 0.0
-            )
+            if (windows := math.ceil((calls * need - level) / self.limit)) > 0:
+                wait_s = max(0.0, self.ends - now) + (windows - 1) * self.window_s
         else:
-            wait_s = first / (self.per_s - self.others_per_s) if first > 0.0 else 0.0
+            if first > 0.0:
+                wait_s = first / (self.per_s - self.others_per_s)
             if others > 0.0:
                 wait_s += others / self.per_s
         return max(0.0, min(wait_s, self.believed_until - now))
@@ -597,15 +595,25 @@ class _UnannouncedLimit(_Bucket):
 
 # --- all limits of an upstream --------------------------------------------------------------------
 
-SavedLimits: TypeAlias = dict[
-    str, tuple[float, float, float, float, tuple[float, ...], float, float, LimitReading]
-]
-"""The limits by name, as numbers, without their levels."""
+
+class SavedLimit(NamedTuple):
+    """The fields of a ``_Bucket`` that are kept for other processes. Stores keep this order."""
+
+    limit: float
+    per_s: float
+    window_s: float
+    corrected: float
+    differences: tuple[float, ...]
+    others_per_s: float
+    believed_until: float
+    first: LimitReading
+
+
+SavedLimits: TypeAlias = dict[str, SavedLimit]
+"""The limits by name, without their levels."""
 Taken: TypeAlias = dict[str, tuple[float, float]]
 """For each limit, what ``mark`` returned after a call was counted: level and corrections."""
 NOTHING_TAKEN: Taken = {}
-
-
 _CLOCK_ERROR_S = 10.0
 
 
@@ -617,18 +625,19 @@ def are_possible(saved: SavedLimits, levels: Sequence[float], now: float) -> boo
     soon = now + _CLOCK_ERROR_S
     if len(saved) > MOST_LIMITS or len(levels) != 3 * len(saved):
         return False
-    for place, numbers in enumerate(saved.values()):
-        limit, per_s, window_s, corrected, differences, others_per_s, until, first = numbers
+    for place, each in enumerate(saved.values()):
         at, level, ends = levels[3 * place : 3 * place + 3]
-        every = (limit, per_s, window_s, corrected, *differences, others_per_s, until, *first)
-        if not all(map(math.isfinite, (*every, at, level, ends))):
+        numbers = (each.limit, each.per_s, each.window_s, each.corrected, *each.differences)
+        numbers = (*numbers, each.others_per_s, each.believed_until, *each.first, at, level, ends)
+        if not all(map(math.isfinite, numbers)):
             return False
-        if limit < 1.0 or per_s <= 0.0 or not 0.0 <= others_per_s <= limit:
+        if each.limit < 1.0 or each.per_s <= 0.0 or not 0.0 <= each.others_per_s <= each.limit:
             return False
-        if len(differences) > _WINDOW_DIFFERENCES or level < -limit - per_s * _BELIEVED_S:
+        lowest = -each.limit - each.per_s * _BELIEVED_S
+        if len(each.differences) > _WINDOW_DIFFERENCES or level < lowest:
             return False
         latest = soon + _BELIEVED_S + _UNANNOUNCED_S
-        if at > soon or until > latest or ends > soon + max(window_s, 0.0):
+        if at > soon or each.believed_until > latest or ends > soon + max(each.window_s, 0.0):
             return False
     return True
 
@@ -766,26 +775,22 @@ class RateLimits:
 
     def saved(self) -> SavedLimits:
         """Return the limits without their levels, for another process of the same machine."""
-        return {
-            name: (
-                each.limit, each.per_s, each.window_s, each.corrected, each.differences,
-                each.others_per_s, each.believed_until, each.first,
-            )
-            for name, each in self._buckets.items()
-        }  # fmt: skip
+        fields = attrgetter(*SavedLimit._fields)
+        return {name: SavedLimit(*fields(each)) for name, each in self._buckets.items()}
 
     def restore(self, saved: SavedLimits) -> None:
         """Take over what ``saved`` returned."""
         known, self._buckets = self._buckets, {}
-        for name, numbers in saved.items():
+        for name, each in saved.items():
             bucket = known.get(name)
             if bucket is None:
                 kind = _limit_kind(name)
                 bucket = _UnannouncedLimit(kind) if name == UNANNOUNCED else _Bucket(kind)
             self._buckets[name] = bucket
-            bucket.limit, bucket.per_s, bucket.window_s, bucket.corrected = numbers[:4]
-            bucket.differences, bucket.others_per_s, bucket.believed_until = numbers[4:7]
-            bucket.first = numbers[7]
+            bucket.limit, bucket.per_s, bucket.window_s = each.limit, each.per_s, each.window_s
+            bucket.corrected, bucket.differences = each.corrected, each.differences
+            bucket.others_per_s, bucket.believed_until = each.others_per_s, each.believed_until
+            bucket.first = each.first
         self.known = bool(saved)
 
     def copy_from(self, other: RateLimits) -> None:
