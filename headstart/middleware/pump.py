@@ -128,28 +128,38 @@ class PumpedCall:
         self._custom = self.dialect is None and self.key is not None
 
     async def run(self) -> None:
-        """Make the call and publish its answer. Errors go to the clients of the flight."""
+        """Make the call, publish its answer and store it. Errors go to the flight's clients."""
+        flight = self.flight
         try:
-            await self._run()
+            unseen = await self._feed_flight()
+            await self.store()
         finally:
+            # If memory has no room for the entry, the flight ends only now, so that others could
+            # join until here.
+            self.pump.flights.remove(self.identity, flight)
+            if flight.owned is not None:
+                flight.owned.end()
             if self._arrived is not None:
                 self._arrived()
+        if unseen is not None:
+            raise unseen
 
-    async def _run(self) -> None:
+    async def _feed_flight(self) -> Exception | None:
+        """Make the call and publish its answer; return an unexpected error that no client gets."""
         flight = self.flight
         unseen: Exception | None = None
         try:
             asked = flight.readers and flight.unasked is None
             await (self._run_attended() if asked else self._run_unattended())
-        except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
-            self._settle()
+        except Exception as error:  # noqa: BLE001 - told to the clients, or returned
+            self._take_attempts()
             if isinstance(error, UpstreamRefused) and self.key is not None:
                 flight.not_stored = "status"
             flight.fail(error)
             if not isinstance(error, HeadstartError) and not flight.readers:
                 unseen = error
         finally:
-            self._settle()
+            self._take_attempts()
             if not flight.done:
                 flight.fail(UpstreamProtocolError("the call was cancelled"))
             broken = flight.error is not None and flight.reply is not None and flight.entry is None
@@ -158,16 +168,7 @@ class PumpedCall:
             flight.settle()
             if flight.entry is None:
                 self.pump.flights.remove(self.identity, flight)
-        try:
-            await self.store()
-        finally:
-            # If memory has no room for the entry, the flight ends only now, so that others could
-            # join until here.
-            self.pump.flights.remove(self.identity, flight)
-            if flight.owned is not None:
-                flight.owned.end()
-        if unseen is not None:
-            raise unseen
+        return unseen
 
     async def store(self) -> None:
         """Store a whole answer, even if its clients have left or its body has not ended."""
@@ -197,8 +198,8 @@ class PumpedCall:
             return None
         return entry.key.query
 
-    def _settle(self) -> None:
-        """Hand over the booked attempts, also if there was no answer."""
+    def _take_attempts(self) -> None:
+        """Give the flight the attempts that were booked since the last call."""
         log, flight = self.call.log, self.flight
         if log.rows:
             attempts = log.take()
@@ -339,14 +340,14 @@ class PumpedCall:
     def _finish(self, reply: Reply) -> None:
         """Sum up an answer after its end, unless that was done at its terminal event."""
         flight, booked = self.flight, len(self.flight.attempts)
-        self._settle()
+        self._take_attempts()
         if flight.origin is None or len(flight.attempts) > booked:
             self._sum_up_tokens(reply, sum_costs(flight.attempts))
 
     def _sum_up_at_once(self, reply: Reply) -> None:
         """Sum up an answer, with a rough estimate of its tokens if the upstream reports none."""
         try:
-            self._settle()
+            self._take_attempts()
             self._sum_up_tokens(reply, sum_costs(self.flight.attempts))
         except Exception as error:  # noqa: BLE001 - the stream goes on
             self.flight.not_stored = self._failed(error)
