@@ -23,7 +23,7 @@ from headstart.reply import AnswerWithheld, Reply, Transcript, storable
 from headstart.types import Completion, Ended, Entry, Origin, RawResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     from headstart.dialects.dialect import Dialect
     from headstart.embeddings.cache import SemanticCache
@@ -114,7 +114,9 @@ class PumpedCall:
     _readable: bool = False
     """The answer is in a dialect, and can be read."""
     _completion: Completion | None = None
+    """The whole answer, once it was read."""
     _kept: Completion | None = None
+    """The same, as a store can keep it."""
     _judged: bool = False
     """The admission policy has judged the answer, and ``_refusal`` has the result."""
     _refusal: str | None = None
@@ -274,7 +276,7 @@ class PumpedCall:
             # Only the rest of the body failed: the answer is whole.
             if flight.whole and flight.origin is None:
                 reply.transcript.feed((Ended(),))
-                self._sum_up_at_once(reply)
+                self._sum_up(reply)
             raise
         if reply.is_stream and flight.origin is None:
             await asyncio.sleep(0)  # let clients get the last piece before the work below
@@ -286,10 +288,7 @@ class PumpedCall:
         elif transcript.finished and not transcript.ended:
             transcript.feed((Ended(),))
         flight.whole = True
-        try:
-            self._finish(reply)
-        except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
-            flight.not_stored = self._failed(error)
+        self._sum_up(reply)
         if transcript.failure is not None:
             self._failed(transcript.failure)
         flight.finish()
@@ -321,14 +320,13 @@ class PumpedCall:
                     raw.append(piece.data)
                     if flight.full:
                         raw = None
-                if not flight.whole and (transcript.ended or ends_at_finish):
-                    if transcript.ended:
-                        flight.whole = transcript.error is None
-                    else:
-                        flight.whole = transcript.has_finished(choices)
-                    if flight.whole and reply.is_stream and transcript.ended:
+                if transcript.ended and not flight.whole:
+                    flight.whole = transcript.error is None
+                    if flight.whole and reply.is_stream:
                         # A client may ask again as soon as it has the terminal event.
-                        self._sum_up_at_once(reply)
+                        self._sum_up(reply)
+                elif ends_at_finish and not flight.whole:
+                    flight.whole = transcript.has_finished(choices)
                 if piece.data:
                     flight.push(piece.data)
                     if flight.full:
@@ -337,50 +335,57 @@ class PumpedCall:
             flight.is_read = False
         self._raw = None if raw is None else b"".join(raw)
 
-    def _finish(self, reply: Reply) -> None:
-        """Sum up an answer after its end, unless that was done at its terminal event."""
-        flight, booked = self.flight, len(self.flight.attempts)
-        self._take_attempts()
-        if flight.origin is None or len(flight.attempts) > booked:
-            self._sum_up_tokens(reply, sum_costs(flight.attempts))
+    def _sum_up(self, reply: Reply) -> None:
+        """Note the cost of a whole answer, and let exact lookups find it from now on.
 
-    def _sum_up_at_once(self, reply: Reply) -> None:
-        """Sum up an answer, with a rough estimate of its tokens if the upstream reports none."""
+        This happens at its terminal event, or else at its end. At the end it is done again only if
+        further attempts were booked in between.
+        """
+        flight, booked = self.flight, len(self.flight.attempts)
         try:
             self._take_attempts()
-            self._sum_up_tokens(reply, sum_costs(self.flight.attempts))
-        except Exception as error:  # noqa: BLE001 - the stream goes on
-            self.flight.not_stored = self._failed(error)
+            if flight.origin is None or len(flight.attempts) > booked:
+                self._make_entry(reply, sum_costs(flight.attempts))
+        except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
+            flight.not_stored = self._failed(error)
 
-    def _sum_up_tokens(self, reply: Reply, costs: AttemptCosts) -> None:
-        """Sum up an answer with the tokens that the upstream reports, else with an estimate."""
-        whole, request = self._whole(reply), self.call.request
-        counts, tokens = self.dialect or self._document, None
-        if counts is not None and request is not None:
-            tokens = reply.transcript.tokens(counts.tokens)
-        if tokens is not None or whole is None or request is None:
-            return self._sum_up(reply, whole, costs, tokens or Tokens())
-        prompt = round(len(self.call.body) / CHARS_PER_TOKEN)
-        completion = _estimated_tokens(whole, request.max_tokens)
-        self._sum_up(reply, whole, costs, Tokens(prompt, completion), estimated=True)
-
-    def _sum_up(
-        self,
-        reply: Reply,
-        whole: Completion | None,
-        costs: AttemptCosts,
-        tokens: Tokens,
-        *,
-        estimated: bool = False,
-    ) -> None:
-        """Note the cost of a whole answer, and let exact lookups find it from now on."""
+    def _make_entry(self, reply: Reply, costs: AttemptCosts) -> None:
+        """Note the cost of a whole answer; make its entry, if it may be stored."""
         flight, pump, request = self.flight, self.pump, self.call.request
+        origin = self._origin(reply, costs)
         if self._holder:  # noted now: the caller's next request may come before the books
             pump.accepted.note(self._holder, reply.upstream, reply.status)
+        flight.origin = origin
+        flight.entry = entry = None
+        if self.key is not None and request is not None and pump.cache is not None:
+            flight.not_stored = self._refuse(reply, request)
+            if flight.not_stored is None:
+                flight.entry = entry = self._entry(reply, origin, self.key)
+                if self._stores and self._arrived is None and self._text(entry) is not None:
+                    self._arrived = pump.cache.expect(self.key, self.prepared.match_context.tenant)
+        if entry is None or (self._stores and pump.cache is not None and pump.cache.keep(entry)):
+            # The next equal request finds the entry, or asks for a new answer.
+            pump.flights.remove(self.identity, flight)
+
+    def _origin(self, reply: Reply, costs: AttemptCosts) -> Origin:
+        """Return the source of a whole answer, and its cost.
+
+        Its tokens are estimated if the upstream reports none.
+        """
+        if reply.followed is not None and reply.followed.origin is not None:
+            return reply.followed.origin
+        flight, request, counts = self.flight, self.call.request, self.dialect or self._document
+        whole, tokens, estimated = self._read_whole(reply), None, False
+        if counts is not None and request is not None:
+            tokens = reply.transcript.tokens(counts.tokens)
+        if tokens is None and whole is not None and request is not None:
+            prompt = round(len(self.call.body) / CHARS_PER_TOKEN)
+            tokens = Tokens(prompt, _estimated_tokens(whole, request.max_tokens))
+            estimated = True
+        tokens = tokens or Tokens()
         first, total_s = flight.first_content, time.perf_counter() - flight.began
         named = request if whole is None else whole
-        followed = None if reply.followed is None else reply.followed.origin
-        flight.origin = origin = followed or Origin(
+        return Origin(
             model="" if named is None else named.model,
             upstream=reply.upstream,
             ttft_s=total_s if first is None else first - flight.began,
@@ -394,16 +399,6 @@ class PumpedCall:
             prefix_usd=costs.prefix_usd,
             estimated=estimated,
         )
-        flight.entry = entry = None
-        if self.key is not None and request is not None and pump.cache is not None:
-            flight.not_stored = self._refuse(reply, request)
-            if flight.not_stored is None:
-                flight.entry = entry = self._entry(reply, origin, self.key)
-                if self._stores and self._arrived is None and self._text(entry) is not None:
-                    self._arrived = pump.cache.expect(self.key, self.prepared.match_context.tenant)
-        if entry is None or (self._stores and pump.cache is not None and pump.cache.keep(entry)):
-            # The next equal request finds the entry, or asks for a new answer.
-            pump.flights.remove(self.identity, flight)
 
     def _judge_head(self, reply: Reply) -> StorageVerdict:
         """Return the verdict of status and headers on storing the answer."""
@@ -441,22 +436,26 @@ class PumpedCall:
             return "composed"
         if self._custom:
             return self._refuse_raw(reply)
-        whole, kept, prepared = self._whole(reply), self._kept, self.prepared
-        if whole is None or kept is None:
+        if self._kept is None:
             return self._refuse_unread(reply.transcript)
         if not self._judged:  # an answer may be summed up twice, but is judged once
-            origin = self.flight.origin
-            tokens = 0 if origin is None or origin.estimated else origin.completion_tokens
-            refusal = self.pump.admission.refuse_store(request, kept, prepared.cached_tools, tokens)
-            contradicts = self.dialect and self.dialect.contradicts
-            passed = _TEXT_PASSES.issuperset(reply.transforms)
-            if refusal is None and contradicts and passed and contradicts(kept):
-                refusal = "contradictory"
-            expressions = prepared.never_stored
-            if expressions and has_match(msgspec.to_builtins(kept), expressions):
-                refusal = NEVER_STORED
-            self._refusal, self._judged = refusal, True
+            self._refusal = self._refuse_content(request, self._kept, reply.transforms)
+            self._judged = True
         return self._refusal
+
+    def _refuse_content(
+        self, request: ChatRequest, answer: Completion, transforms: Sequence[str]
+    ) -> str | None:
+        """Return why an answer in a dialect may not be stored, or None."""
+        origin, prepared = self.flight.origin, self.prepared
+        if prepared.never_stored and has_match(msgspec.to_builtins(answer), prepared.never_stored):
+            return NEVER_STORED
+        tokens = 0 if origin is None or origin.estimated else origin.completion_tokens
+        refusal = self.pump.admission.refuse_store(request, answer, prepared.cached_tools, tokens)
+        contradicts = self.dialect and self.dialect.contradicts
+        if refusal is None and contradicts and _TEXT_PASSES.issuperset(transforms):
+            refusal = "contradictory" if contradicts(answer) else None
+        return refusal
 
     def _refuse_unread(self, transcript: Transcript) -> str:
         if transcript.error is not None:
@@ -508,7 +507,7 @@ class PumpedCall:
             dialect="" if self.dialect is None else self.dialect.name,
         )
 
-    def _whole(self, reply: Reply) -> Completion | None:
+    def _read_whole(self, reply: Reply) -> Completion | None:
         """Return the whole answer, if it can be read."""
         if self._completion is None and self._readable:
             found, request = reply.transcript.completion(self.pump.clock()), self.call.request
