@@ -121,7 +121,7 @@ def _source_of(context: RequestContext) -> AnswerSource:
     )
 
 
-def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], AnswerForm]:
+def _join_key(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], AnswerForm]:
     """Return all that must be equal in two calls, so that one may join the other.
 
     The second value is the form of the answer. A request may wait for a flight in another form.
@@ -560,7 +560,7 @@ class Engine:
             return None
         if context.claim is not None:
             context.claim.close()
-        context.claim = claim = LeaseClaim(*_identity(prepared, key))
+        context.claim = claim = LeaseClaim(*_join_key(prepared, key))
         return partial(shared.find, claim)
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
@@ -641,18 +641,18 @@ class Engine:
         app: ASGIApp,
         sample: FeedbackSample | None,
     ) -> None:
-        identity = _identity(context.prepared, key)
+        join_key = _join_key(context.prepared, key)
         self._limit(context)
         twin = None
         if self.flights and context.held_out is None:
-            flight = self.flights.find(identity, context.begin_by)
+            flight = self.flights.find(join_key, context.begin_by)
             if flight is None:
-                twin = self._twin_of(context, identity)
+                twin = self._twin_of(context, join_key)
             elif await self._join_equal(context, flight):
                 return
         twice = sample is not None and sample.twice
         second = context.without_client(context.id) if twice else None
-        flight = self._start(context, key, identity, app, sample, twin=twin)
+        flight = self._start(context, key, join_key, app, sample, twin=twin)
         if second is not None:
             self.calls.spawn(self._null_audit, second, key, app, flight)
         await self._join(context, flight)
@@ -676,9 +676,9 @@ class Engine:
             return False
         return True
 
-    def _twin_of(self, context: RequestContext, identity: tuple[Any, AnswerForm]) -> Flight | None:
+    def _twin_of(self, context: RequestContext, join_key: tuple[Any, AnswerForm]) -> Flight | None:
         """Return the flight of the same answer in the other form: as a stream, or whole."""
-        same, form = identity
+        same, form = join_key
         if context.lookup.reason in _WANTS_NEW:
             return None
         twins = [(same, ANSWER_FORMS[not form.stream, usage]) for usage in (False, True)]
@@ -689,7 +689,7 @@ class Engine:
         self,
         context: RequestContext,
         key: CacheKey | None,
-        identity: tuple[object, ...] | None,
+        join_key: tuple[object, ...] | None,
         app: ASGIApp,
         sample: FeedbackSample | None = None,
         *,
@@ -717,17 +717,15 @@ class Engine:
             upstream, call = self.router.assign(call, prepared.scope, prepared.route)
         held = LOG_BYTES if endpoint.document is None else HELD_DOCUMENT_BYTES
         flight = Flight(held, call.deadline, context.caller)
-        claim = context.claim
-        follows = (
-            claim is not None
-            and claim.elsewhere is not None
-            and context.held_out is None
-            and identity is not None
-        )
-        if follows or twin is not None:
-            upstream = self._waiting(context, flight, upstream, None if follows else twin)
-        if identity is not None:
-            self.flights[identity] = flight
+        claim, elsewhere = context.claim, None
+        if claim is not None and join_key is not None and context.held_out is None:
+            elsewhere = claim.elsewhere
+        if elsewhere is not None:
+            upstream = self._waiting(context, flight, upstream, None)
+        elif twin is not None:
+            upstream = self._waiting(context, flight, upstream, twin)
+        if join_key is not None:
+            self.flights[join_key] = flight
             if claim is not None:
                 claim.begin(flight)
         pumped = PumpedCall(
@@ -738,7 +736,7 @@ class Engine:
             endpoint.dialect,
             prepared,
             key=key,
-            identity=flight if identity is None else identity,
+            join_key=flight if join_key is None else join_key,
             sample=sample,
         )
         if unasked:

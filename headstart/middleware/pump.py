@@ -98,7 +98,7 @@ class PumpedCall:
     prepared: Prepared
     _: KW_ONLY
     key: CacheKey | None
-    identity: Hashable
+    join_key: Hashable
     sample: FeedbackSample | None
     _stores: bool = field(init=False)
     _holder: str = field(init=False)
@@ -138,7 +138,7 @@ class PumpedCall:
         finally:
             # If memory has no room for the entry, the flight ends only now, so that others could
             # join until here.
-            self.pump.flights.remove(self.identity, flight)
+            self.pump.flights.remove(self.join_key, flight)
             if flight.owned is not None:
                 flight.owned.end()
             if self._arrived is not None:
@@ -169,7 +169,7 @@ class PumpedCall:
                 flight.not_stored = flight.not_stored or "incomplete"
             flight.settle()
             if flight.entry is None:
-                self.pump.flights.remove(self.identity, flight)
+                self.pump.flights.remove(self.join_key, flight)
         return unseen
 
     async def store(self) -> None:
@@ -365,7 +365,7 @@ class PumpedCall:
                     self._arrived = pump.cache.expect(self.key, self.prepared.match_context.tenant)
         if entry is None or (self._stores and pump.cache is not None and pump.cache.keep(entry)):
             # The next equal request finds the entry, or asks for a new answer.
-            pump.flights.remove(self.identity, flight)
+            pump.flights.remove(self.join_key, flight)
 
     def _origin(self, reply: Reply, costs: AttemptCosts) -> Origin:
         """Return the source of a whole answer, and its cost.
