@@ -34,10 +34,6 @@ FindExact: TypeAlias = "Callable[[str], Awaitable[Entry | None]]"
 """Returns the store's entry under an exact key. Raises StoreError."""
 
 
-def _nothing() -> None:
-    """Do nothing, because no lookup waits."""
-
-
 class CacheStats(Frozen):
     """``entries`` and ``bytes`` count the store, the other fields count this process."""
 
@@ -195,8 +191,7 @@ class SemanticCache:
 
         Returns whether memory holds it.
         """
-        self._hot.put(entry)
-        return entry.id in self._hot
+        return self._hot.put(entry) is not None
 
     def expect(self, key: CacheKey, tenant: str) -> Callable[[], None]:
         """Let lookups by meaning wait for an entry, until the returned function is called.
@@ -204,7 +199,9 @@ class SemanticCache:
         Call it before ``put``, and the function after it. Lookups wait as long as for an encoding,
         at most.
         """
-        return _nothing if self._search is None else self._search.expect(key, tenant)
+        if self._search is None:
+            return lambda: None  # no lookup waits
+        return self._search.expect(key, tenant)
 
     async def put(
         self,
