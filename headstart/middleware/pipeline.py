@@ -42,9 +42,8 @@ from headstart.middleware.flights import ANSWER_FORMS, LOG_BYTES, AnswerForm, Fl
 from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import ASK, AllowedChecks, HitAction, HitDecision
 from headstart.middleware.prepare import EDITABLE, INLINE_BYTES, LIVE_INFERENCES
-from headstart.middleware.pump import PumpedCall, calls_tools
+from headstart.middleware.pump import AnswerLog, PumpedCall, calls_tools
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
-from headstart.middleware.record import AnswerLog
 from headstart.middleware.request_context import KeptCall, KeptCalls, RequestContext
 from headstart.middleware.respond import (
     CUT_OFF_AFTER_S,

@@ -1,11 +1,14 @@
-"""Makes the call of a flight: reads the upstream, feeds the flight, and stores the answer."""
+"""Makes the call of a flight: reads the upstream, feeds the flight, and stores the answer.
+
+The last part makes entries of answers that another tool has logged.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import msgspec
@@ -13,7 +16,14 @@ from msgspec.structs import replace
 
 from headstart.attempts import CHARS_PER_TOKEN, AttemptCosts, Tokens, sum_costs
 from headstart.dialects.registry import DOCUMENTS, DocumentForm
-from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamRefused, UpstreamTimeout
+from headstart.errors import (
+    HeadstartError,
+    RequestError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from headstart.middleware.endpoints import MatchedEndpoint
 from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import Observer, StageFailed
@@ -32,7 +42,7 @@ if TYPE_CHECKING:
     from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
     from headstart.middleware.learning.learner import FeedbackSample, Learner
-    from headstart.middleware.prepare import Prepared
+    from headstart.middleware.prepare import Prepared, Preparer
     from headstart.middleware.record import Recorder
     from headstart.types import CacheKey, Call, ChatRequest, Headers
 
@@ -184,21 +194,12 @@ class PumpedCall:
         owned = self.flight.owned
         lease = None if owned is None else owned.lease
         stored = self._stores and await pump.cache.put(
-            entry, text=self._text(entry), tenant=tenant, lease=lease
+            entry, text=searched_text(self.prepared, entry), tenant=tenant, lease=lease
         )
         if owned is not None:
             owned.stored = stored
         if sample is not None and pump.learner is not None and not calls_tools(entry):
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
-
-    def _text(self, entry: Entry) -> str | None:
-        """Return the text by whose meaning the entry is found.
-
-        None: only exact lookups find it, as all answers that call tools.
-        """
-        if self.prepared.semantic_refusal is not None or calls_tools(entry):
-            return None
-        return entry.key.query
 
     def _take_attempts(self) -> None:
         """Give the flight the attempts that were booked since the last call."""
@@ -351,7 +352,7 @@ class PumpedCall:
 
     def _make_entry(self, reply: Reply, costs: AttemptCosts) -> None:
         """Note the cost of a whole answer; make its entry, if it may be stored."""
-        flight, pump, request = self.flight, self.pump, self.call.request
+        flight, pump, request, prepared = self.flight, self.pump, self.call.request, self.prepared
         origin = self._origin(reply, costs)
         if self._holder:  # noted now: the caller's next request may come before the books
             pump.accepted.note(self._holder, reply.upstream, reply.status)
@@ -361,8 +362,9 @@ class PumpedCall:
             flight.not_stored = self._refuse(reply, request)
             if flight.not_stored is None:
                 flight.entry = entry = self._entry(reply, origin, self.key)
-                if self._stores and self._arrived is None and self._text(entry) is not None:
-                    self._arrived = pump.cache.expect(self.key, self.prepared.match_context.tenant)
+                is_new = self._stores and self._arrived is None
+                if is_new and searched_text(prepared, entry) is not None:
+                    self._arrived = pump.cache.expect(self.key, prepared.match_context.tenant)
         if entry is None or (self._stores and pump.cache is not None and pump.cache.keep(entry)):
             # The next equal request finds the entry, or asks for a new answer.
             pump.flights.remove(self.join_key, flight)
@@ -536,6 +538,16 @@ def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> 
     transcript.feed((Ended(),))
 
 
+def searched_text(prepared: Prepared, entry: Entry) -> str | None:
+    """Return the text by whose meaning the entry is found.
+
+    None: only exact lookups find it, as all answers that call tools.
+    """
+    if prepared.semantic_refusal is not None or calls_tools(entry):
+        return None
+    return entry.key.query
+
+
 def calls_tools(entry: Entry) -> bool:
     """Tell whether an answer calls tools. Such answers are not compared, nor found by meaning."""
     return isinstance(entry.answer, Completion) and bool(entry.answer.called_tools)
@@ -557,3 +569,97 @@ def _estimated_tokens(answer: Completion, limit: int | None) -> int:
         return 0
     tokens = max(round(sum(sizes) / CHARS_PER_TOKEN), 1)
     return min(tokens, limit * sum(sizes) // max(sizes)) if limit else tokens
+
+
+# --- entries of answers that another tool has logged ----------------------------------------------
+
+IMPORTED = "imported"
+"""The tag of these entries, by which they can be deleted."""
+
+
+class LoggedAnswer(NamedTuple):
+    """One call of a log: the bodies of the request and of its answer, and the time."""
+
+    dialect: Dialect
+    path: str
+    headers: Headers
+    """The headers that the callers of the server send."""
+    request: bytes
+    response: bytes
+    at: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True)
+class AnswerLog:
+    """Stores logged answers under the same keys, and by the same rules, as upstream answers."""
+
+    preparer: Preparer
+    admission: AdmissionPolicy
+    cache: SemanticCache
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+
+    async def keep(self, logged: LoggedAnswer) -> str | None:
+        """Store an answer; return the reason if it is not stored, or None.
+
+        A newer answer under its key stays. Its lifetime counts from the logged time.
+        """
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": logged.path,
+            "headers": logged.headers,
+            "query_string": b"",
+        }
+        endpoint = MatchedEndpoint(logged.path, logged.dialect)
+        try:
+            prepared = self.preparer.prepare(endpoint, scope, logged.request)
+        except RequestError:
+            return "invalid-request"
+        entry = self._entry(prepared, logged)
+        if isinstance(entry, str):
+            return entry
+        known = await self.cache.find_exact(entry.key, lambda _: None)
+        if known is not None and known.created >= entry.created:
+            return "known"
+        text, tenant = searched_text(prepared, entry), prepared.match_context.tenant
+        return None if await self.cache.put(entry, text, tenant=tenant) else "store-failed"
+
+    def _entry(self, prepared: Prepared, logged: LoggedAnswer) -> Entry | str:
+        """Return the entry of an answer, or the reason why it may not be stored."""
+        if prepared.key is None or prepared.request is None:
+            return prepared.bypass or "no-key"
+        dialect, transcript = logged.dialect, Transcript()
+        transcript.feed(dialect.decode_body(200, logged.response))
+        completion = transcript.completion(logged.at)
+        answer = None if completion is None else storable(completion)
+        if answer is None:
+            return "no-whole-answer"
+        tokens = transcript.tokens(dialect.tokens) or Tokens()
+        refusal = self.admission.refuse_store(
+            prepared.request, answer, prepared.cached_tools, tokens.completion
+        )
+        if refusal is not None:
+            return refusal
+        life_s = prepared.lifetime.seconds
+        expires = None if life_s is None else logged.at + life_s
+        if expires is not None and expires <= self.clock():
+            return "expired"
+        return Entry(
+            id=self.new_id(),
+            key=prepared.key,
+            answer=answer,
+            origin=Origin(
+                model=answer.model,
+                upstream=min(prepared.upstreams, default=""),
+                ttft_s=0.0,
+                total_s=0.0,
+                prompt_tokens=tokens.prompt,
+                completion_tokens=tokens.completion,
+            ),
+            created=logged.at,
+            expires=expires,
+            tags=(IMPORTED,),
+            dialect=dialect.name,
+        )

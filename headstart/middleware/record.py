@@ -3,8 +3,6 @@
 ``{"at": Unix seconds, "id", "scope": its hash, "request": body, "response": body}``, both bodies
 whole and in the clear; headers, and with them credentials, are left out. Each day (UTC) has its
 file, ``headstart-record-2026-11-21.jsonl``, which its owner alone may read.
-
-The last part makes entries of answers that another tool has logged.
 """
 
 from __future__ import annotations
@@ -27,18 +25,14 @@ from headstart.errors import ConfigError, RequestError
 from headstart.middleware.concurrency import lock_file
 from headstart.middleware.endpoints import MatchedEndpoint
 from headstart.observe import Observer, StageFailed, logger
-from headstart.reply import Transcript, storable
-from headstart.types import Call, Completion, Entry, Headers, Origin
+from headstart.types import Call, Completion, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from headstart.dialects.dialect import Dialect
-    from headstart.embeddings.cache import SemanticCache
-    from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.prepare import Prepared, Preparer
 
 
 FLUSH_S = 0.25
@@ -220,99 +214,3 @@ def _day(text: str) -> date | None:
         return date.fromisoformat(text)
     except ValueError:
         return None
-
-
-# --- entries of answers that another tool has logged ----------------------------------------------
-
-IMPORTED = "imported"
-"""The tag of these entries, by which they can be deleted."""
-
-
-class LoggedAnswer(NamedTuple):
-    """One call of a log: the bodies of the request and of its answer, and the time."""
-
-    dialect: Dialect
-    path: str
-    headers: Headers
-    """The headers that the callers of the server send."""
-    request: bytes
-    response: bytes
-    at: float
-    """Unix seconds."""
-
-
-@dataclass(frozen=True)
-class AnswerLog:
-    """Stores logged answers under the same keys, and by the same rules, as upstream answers."""
-
-    preparer: Preparer
-    admission: AdmissionPolicy
-    cache: SemanticCache
-    clock: Callable[[], float]
-    new_id: Callable[[], str]
-
-    async def keep(self, logged: LoggedAnswer) -> str | None:
-        """Store an answer; return the reason if it is not stored, or None.
-
-        A newer answer under its key stays. Its lifetime counts from the logged time.
-        """
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": logged.path,
-            "headers": logged.headers,
-            "query_string": b"",
-        }
-        endpoint = MatchedEndpoint(logged.path, logged.dialect)
-        try:
-            prepared = self.preparer.prepare(endpoint, scope, logged.request)
-        except RequestError:
-            return "invalid-request"
-        entry = self._entry(prepared, logged)
-        if isinstance(entry, str):
-            return entry
-        known = await self.cache.find_exact(entry.key, lambda _: None)
-        if known is not None and known.created >= entry.created:
-            return "known"
-        calls_tools = isinstance(entry.answer, Completion) and entry.answer.called_tools
-        by_meaning = prepared.semantic_refusal is None and not calls_tools
-        text, tenant = entry.key.query if by_meaning else None, prepared.match_context.tenant
-        return None if await self.cache.put(entry, text, tenant=tenant) else "store-failed"
-
-    def _entry(self, prepared: Prepared, logged: LoggedAnswer) -> Entry | str:
-        """Return the entry of an answer, or the reason why it may not be stored."""
-        if prepared.key is None or prepared.request is None:
-            return prepared.bypass or "no-key"
-        dialect, transcript = logged.dialect, Transcript()
-        transcript.feed(dialect.decode_body(200, logged.response))
-        completion = transcript.completion(logged.at)
-        answer = None if completion is None else storable(completion)
-        if answer is None:
-            return "no-whole-answer"
-        tokens = transcript.tokens(dialect.tokens) or Tokens()
-        refusal = self.admission.refuse_store(
-            prepared.request, answer, prepared.cached_tools, tokens.completion
-        )
-        if refusal is not None:
-            return refusal
-        life_s = prepared.lifetime.seconds
-        expires = None if life_s is None else logged.at + life_s
-        if expires is not None and expires <= self.clock():
-            return "expired"
-        return Entry(
-            id=self.new_id(),
-            key=prepared.key,
-            answer=answer,
-            origin=Origin(
-                model=answer.model,
-                upstream=min(prepared.upstreams, default=""),
-                ttft_s=0.0,
-                total_s=0.0,
-                prompt_tokens=tokens.prompt,
-                completion_tokens=tokens.completion,
-            ),
-            created=logged.at,
-            expires=expires,
-            tags=(IMPORTED,),
-            dialect=dialect.name,
-        )
