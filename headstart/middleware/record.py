@@ -19,11 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.attempts import Tokens
-from headstart.embeddings.stores.records import DeletionClock
-from headstart.errors import ConfigError, RequestError
-from headstart.middleware.concurrency import lock_file
-from headstart.middleware.endpoints import MatchedEndpoint
+from headstart.errors import ConfigError
+from headstart.middleware.concurrency import delete_regularly, lock_file
 from headstart.observe import Observer, StageFailed, logger
 from headstart.types import Call, Completion, Entry
 
@@ -101,15 +98,7 @@ class Recorder:
 
         Nothing is deleted while the clock cannot be believed.
         """
-        deleting = None
-        while True:
-            try:
-                if deleting is None:
-                    deleting = DeletionClock(self.clock, last=await asyncio.to_thread(self._last))
-                await asyncio.to_thread(self._prune, deleting())
-            except OSError as error:
-                self._failed(error)
-            await asyncio.sleep(every_s)
+        await delete_regularly(self.clock, self._last, self._prune, self._failed, every_s)
 
     async def _flush_soon(self) -> None:
         try:
@@ -137,7 +126,8 @@ class Recorder:
             self.observer.notify(StageFailed(stage="record", error=type(error).__name__))
 
     def _open(self) -> int:
-        name = f"{self.path.stem}-{self._today()}{self.path.suffix}"
+        today = datetime.fromtimestamp(self.clock(), UTC).date()
+        name = f"{self.path.stem}-{today}{self.path.suffix}"
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         if sys.platform == "win32":
             flags |= os.O_BINARY  # lines end with \n on each system
@@ -177,9 +167,6 @@ class Recorder:
             day = _day(named[1]) if named is not None else None
             if day is not None:
                 yield file, day
-
-    def _today(self) -> date:
-        return datetime.fromtimestamp(self.clock(), UTC).date()
 
 
 class _RecordLine(NamedTuple):

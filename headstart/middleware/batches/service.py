@@ -22,7 +22,6 @@ import msgspec
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.dialects.responses_chains import list_page
-from headstart.embeddings.stores.records import DeletionClock
 from headstart.errors import (
     ConfigError,
     Forbidden,
@@ -46,7 +45,7 @@ from headstart.middleware.batches.journal import (
 )
 from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.body import declared_length, iterate_body, paced
-from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
+from headstart.middleware.concurrency import ConcurrencyLimit, Spawn, delete_regularly
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
     NO_STORE,
@@ -174,17 +173,14 @@ class BatchService:
 
     async def _sweep(self) -> None:
         """Delete old files, now and every hour, unless the clock seems to be wrong."""
-        deleting = None
-        while True:
-            try:
-                if deleting is None:
-                    newest = await asyncio.to_thread(self.folder.newest)
-                    deleting = DeletionClock(self.clock, last=newest)
-                before = deleting() - self.settings.keep_days * 86400
-                await asyncio.to_thread(self.folder.sweep, before)
-            except OSError as error:
-                logger.warning("batches.dir cannot be cleaned: %s", error.strerror)
-            await asyncio.sleep(SWEEP_S)
+        keep_s = self.settings.keep_days * 86400
+        await delete_regularly(
+            self.clock,
+            self.folder.newest,
+            lambda now: self.folder.sweep(now - keep_s),
+            lambda error: logger.warning("batches.dir cannot be cleaned: %s", error.strerror),
+            SWEEP_S,
+        )
 
     # --- requests ----------------------------------------------------------------------------
 
