@@ -40,7 +40,7 @@ from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import ANSWER_FORMS, LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
-from headstart.middleware.learning.hit_decisions import ASK, AllowedChecks, HitAction, HitDecision
+from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
 from headstart.middleware.prepare import EDITABLE, INLINE_BYTES, LIVE_INFERENCES
 from headstart.middleware.pump import AnswerLog, PumpedCall, calls_tools
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
@@ -477,7 +477,7 @@ class Engine:
         key, decision = await self._look_up(context, finder, key)
         context.lookup = decision.lookup
         entry, sample = decision.lookup.entry, decision.sample
-        if entry is not None and decision.action is not ASK:
+        if entry is not None and decision.action is not HitAction.ASK:
             now = self.clock()
             try:
                 response = self.responder.render(context, entry, now)
@@ -523,7 +523,7 @@ class Engine:
                 context.timings[b"match"] = lookup.match_s
             return key, self._decide(context, key, lookup)
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
-            return key, HitDecision(ASK, self._failed("lookup", error))
+            return key, HitDecision(HitAction.ASK, self._failed("lookup", error))
 
     async def _look_up_variant(
         self, context: RequestContext, finder: Finder, key: CacheKey, lost: str
@@ -569,7 +569,8 @@ class Engine:
     def _decide(self, context: RequestContext, key: CacheKey, lookup: Lookup) -> HitDecision:
         """Decide about a lookup; a random share of the hits is held out to be compared."""
         if self.hit_decider is None:
-            decision = HitDecision(ASK if lookup.entry is None else HitAction.SERVE, lookup)
+            action = HitAction.ASK if lookup.entry is None else HitAction.SERVE
+            decision = HitDecision(action, lookup)
         else:
             allowed = AllowedChecks(
                 ask=not context.prepared.directives.only_if_cached,
@@ -579,7 +580,7 @@ class Engine:
             match_context = context.prepared.match_context
             decision = self.hit_decider.decide(context.id, lookup, key, match_context, may=allowed)
         holdout = self.options.holdout
-        if not holdout or decision.action is ASK or self._random.random() >= holdout:
+        if not holdout or decision.action is HitAction.ASK or self._random.random() >= holdout:
             return decision
         context.held_out = lookup.entry
         if self.hit_decider is not None:
@@ -589,7 +590,7 @@ class Engine:
         # The holdout was drawn, so its label is weighted by this probability.
         if sample is not None:
             sample = sample._replace(draw_probability=holdout)
-        return HitDecision(ASK, held, sample)
+        return HitDecision(HitAction.ASK, held, sample)
 
     def _audit(
         self, context: RequestContext, key: CacheKey, sample: FeedbackSample, app: ASGIApp
