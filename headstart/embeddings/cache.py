@@ -122,15 +122,15 @@ class SemanticCache:
     # --- requests ------------------------------------------------------------------------------
 
     async def find_exact(
-        self, key: CacheKey, refuse: Refuse, find: FindExact | None = None
+        self, key: CacheKey, refuse: Refuse, search_store: FindExact | None = None
     ) -> Entry | None:
         """Return the store's entry under the exact key, unless ``refuse`` has a reason against it.
 
-        Call ``peek_exact`` first: it needs no wait. ``find`` replaces the usual search.
+        Call ``peek_exact`` first: it needs no wait. ``search_store`` replaces the usual search.
         """
         deletions = self._replica.deletions
         try:
-            entry = await (self._store.find if find is None else find)(key.exact)
+            entry = await (search_store or self._store.find)(key.exact)
         except StageError as error:
             report_failure(self._observers, error)
             return None
