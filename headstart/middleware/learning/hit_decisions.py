@@ -214,6 +214,73 @@ class HitDecider:
             self.learner.mark_unserved(id)
         return decision
 
+    def _exact(
+        self, id: str, lookup: Lookup, key: CacheKey, context: MatchContext, may: AllowedChecks
+    ) -> HitDecision:
+        if lookup.entry is None or key.query is None or not may.twice:
+            return HitDecision(HitAction.SERVE, lookup)
+        domain = self.learner.domains.find(context.domain)
+        rate = self.audits.null_rate(0.0 if domain is None else domain.null_rate())
+        if not self.audits.draw(rate):
+            return HitDecision(HitAction.SERVE, lookup)
+        sample = self.null_sample(id, lookup.entry, key.query, context, stores=True)
+        return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
+
+    def _hit(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
+        domain = self.learner.domains.find(sample.pair.domain)
+        labels = 0 if domain is None else domain.labels
+        if self.shadow or labels < self.shadow_first:
+            self.budget.take()
+            return HitDecision(HitAction.ASK, _as_miss(lookup, "shadow"), sample)
+        background = may.twice and self.audits.settings.mode == "background"
+        if domain is None or not (background or may.ask):
+            return HitDecision(HitAction.SERVE, lookup, sample)
+        rate = self.audits.rate(domain.audit_rate(self.audits.settings.rate))
+        if not self.audits.draw(rate):
+            return HitDecision(HitAction.SERVE, lookup, sample)
+        self.budget.take()
+        sample = sample._replace(draw_probability=rate)
+        if background:
+            return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
+        return HitDecision(HitAction.ASK, _as_miss(lookup, "audit"), sample)
+
+    def _miss(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
+        """Draw whether a miss is compared. The draw must not depend on the fresh answer."""
+        verdict, max_error = sample.pair.verdict, self.error_limit.max_error
+        share = comparison_share(verdict, max_error, self.budget.left())
+        if not self.audits.draw_share(share):
+            return HitDecision(HitAction.ASK, lookup)
+        self.budget.take()
+        sample = sample._replace(draw_probability=share)
+        if may.twice and self.audits.asks_twice:
+            domain = self.learner.domains.find(sample.pair.domain)
+            rate = 0.0 if domain is None else domain.repeat_rate(verdict, sample.pair.entry.id)
+            sample = sample._replace(twice=self.audits.draw(rate))
+        return HitDecision(HitAction.ASK, lookup, sample)
+
+    def null_sample(
+        self, id: str, entry: Entry, question: str, context: MatchContext, *, stores: bool
+    ) -> FeedbackSample:
+        """Return the sample of a null audit: another answer to the question of the entry.
+
+        For an exact hit, the fresh answer is newer than the stored one, so it is stored. The second
+        answer to a miss is not stored (``stores``), and its domain counts it. The comparison is
+        charged to the budget.
+        """
+        self.budget.take()
+        if not stores and (domain := self.learner.domains.find(context.domain)) is not None:
+            domain.asked_twice += 1
+        verdict = Verdict(serves=True, similarity=1.0)
+        pair = UnlabelledPair(domain=context.domain, entry=entry, verdict=verdict)
+        return FeedbackSample(
+            id, pair, LabelSource.NULL, question, context.principal, served=True, stores=stores
+        )
+
+    def refuse_entry(self, entry: str, key: CacheKey) -> str | None:
+        """Return the reason if a person called the entry wrong for the key's question, or None."""
+        vetoes = self.learner.domains.vetoes
+        return FEEDBACK if vetoes and vetoes.refuses(entry, question_of(key)) else None
+
     def book_audit(
         self,
         id: str,
@@ -242,25 +309,6 @@ class HitDecider:
             )
         )
 
-    def refuse_entry(self, entry: str, key: CacheKey) -> str | None:
-        """Return the reason if a person called the entry wrong for the key's question, or None."""
-        vetoes = self.learner.domains.vetoes
-        return FEEDBACK if vetoes and vetoes.refuses(entry, question_of(key)) else None
-
-    def _miss(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
-        """Draw whether a miss is compared. The draw must not depend on the fresh answer."""
-        verdict, max_error = sample.pair.verdict, self.error_limit.max_error
-        share = comparison_share(verdict, max_error, self.budget.left())
-        if not self.audits.draw_share(share):
-            return HitDecision(HitAction.ASK, lookup)
-        self.budget.take()
-        sample = sample._replace(draw_probability=share)
-        if may.twice and self.audits.asks_twice:
-            domain = self.learner.domains.find(sample.pair.domain)
-            rate = 0.0 if domain is None else domain.repeat_rate(verdict, sample.pair.entry.id)
-            sample = sample._replace(twice=self.audits.draw(rate))
-        return HitDecision(HitAction.ASK, lookup, sample)
-
     def explain(self, id: str) -> Explanation | None:
         """Explain the verdict on a recent request; return None if nothing was compared.
 
@@ -280,54 +328,6 @@ class HitDecider:
         threshold = domain.threshold() if domain.rule is Rule.LEARNED else None
         distance = 0.0 if label.same is None else abs(score - (threshold or 0.0))
         return DoubtfulPair(label, score, distance)
-
-    def _hit(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
-        domain = self.learner.domains.find(sample.pair.domain)
-        labels = 0 if domain is None else domain.labels
-        if self.shadow or labels < self.shadow_first:
-            self.budget.take()
-            return HitDecision(HitAction.ASK, _as_miss(lookup, "shadow"), sample)
-        background = may.twice and self.audits.settings.mode == "background"
-        if domain is None or not (background or may.ask):
-            return HitDecision(HitAction.SERVE, lookup, sample)
-        rate = self.audits.rate(domain.audit_rate(self.audits.settings.rate))
-        if not self.audits.draw(rate):
-            return HitDecision(HitAction.SERVE, lookup, sample)
-        self.budget.take()
-        sample = sample._replace(draw_probability=rate)
-        if background:
-            return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
-        return HitDecision(HitAction.ASK, _as_miss(lookup, "audit"), sample)
-
-    def _exact(
-        self, id: str, lookup: Lookup, key: CacheKey, context: MatchContext, may: AllowedChecks
-    ) -> HitDecision:
-        if lookup.entry is None or key.query is None or not may.twice:
-            return HitDecision(HitAction.SERVE, lookup)
-        domain = self.learner.domains.find(context.domain)
-        rate = self.audits.null_rate(0.0 if domain is None else domain.null_rate())
-        if not self.audits.draw(rate):
-            return HitDecision(HitAction.SERVE, lookup)
-        sample = self.null_sample(id, lookup.entry, key.query, context, stores=True)
-        return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
-
-    def null_sample(
-        self, id: str, entry: Entry, question: str, context: MatchContext, *, stores: bool
-    ) -> FeedbackSample:
-        """Return the sample of a null audit: another answer to the question of the entry.
-
-        For an exact hit, the fresh answer is newer than the stored one, so it is stored. The second
-        answer to a miss is not stored (``stores``), and its domain counts it. The comparison is
-        charged to the budget.
-        """
-        self.budget.take()
-        if not stores and (domain := self.learner.domains.find(context.domain)) is not None:
-            domain.asked_twice += 1
-        verdict = Verdict(serves=True, similarity=1.0)
-        pair = UnlabelledPair(domain=context.domain, entry=entry, verdict=verdict)
-        return FeedbackSample(
-            id, pair, LabelSource.NULL, question, context.principal, served=True, stores=stores
-        )
 
 
 def _as_miss(lookup: Lookup, reason: str) -> Lookup:
@@ -378,7 +378,7 @@ class Reviews:
         """Return the newest label of a pair, reviewed or not."""
         return self._pairs.get((id, entry))
 
-    def open(self) -> list[Label]:
+    def unreviewed(self) -> list[Label]:
         """Return the pairs that nobody has reviewed, newest first."""
         pairs = reversed(self._pairs.items())
         return [label for pair, label in pairs if pair not in self._reviewed]
