@@ -598,8 +598,7 @@ class HTTPUpstream:
 
         The first bytes tell JSON from a stream. An error is read whole: it may tell when to retry.
         """
-        transcript, first = Transcript(), b""
-        secrets = self.writer.secrets
+        transcript, first, secrets = Transcript(), b"", self.writer.secrets
         content = MaskedBody(response.content, secrets) if secrets else response.content
         head = read_head(response.status, response.raw_headers, secrets)
         request = incoming.call.request

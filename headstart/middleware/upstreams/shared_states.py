@@ -404,8 +404,7 @@ def _counting(method: Any) -> Any:
     return _changing(method, _Slot.write_counts)
 
 
-# The types of the fields of a circuit breaker, by their names.
-_BREAKER_TYPES: dict[str, Any] = {
+_BREAKER_TYPES: dict[str, Any] = {  # by the names of the fields
     name: dict[int, bool] if name == "_unanswered" else type(value)
     for name, value in vars(CircuitBreaker()).items()
     if name not in ("_admitted", "_calls", "_errors", "_counted_at")  # see ``counts``
