@@ -52,7 +52,7 @@ from headstart.factory import start_engine
 from headstart.factory.caching import store_cipher
 from headstart.middleware.learning.certificates import all_labels
 from headstart.middleware.observers import Observers
-from headstart.middleware.record import LoggedAnswer
+from headstart.middleware.pump import LoggedAnswer
 from headstart.report.sections import counted
 from headstart.settings import CacheSettings, Settings, masked_url
 from headstart.sockets import client_session

@@ -34,10 +34,6 @@ FindExact: TypeAlias = "Callable[[str], Awaitable[Entry | None]]"
 """Returns the store's entry under an exact key. Raises StoreError."""
 
 
-def _nothing() -> None:
-    """Do nothing, because no lookup waits."""
-
-
 class CacheStats(Frozen):
     """``entries`` and ``bytes`` count the store, the other fields count this process."""
 
@@ -126,15 +122,15 @@ class SemanticCache:
     # --- requests ------------------------------------------------------------------------------
 
     async def find_exact(
-        self, key: CacheKey, refuse: Refuse, find: FindExact | None = None
+        self, key: CacheKey, refuse: Refuse, search_store: FindExact | None = None
     ) -> Entry | None:
         """Return the store's entry under the exact key, unless ``refuse`` has a reason against it.
 
-        Call ``peek_exact`` first: it needs no wait. ``find`` replaces the usual search.
+        Call ``peek_exact`` first: it needs no wait. ``search_store`` replaces the usual search.
         """
         deletions = self._replica.deletions
         try:
-            entry = await (self._store.find if find is None else find)(key.exact)
+            entry = await (search_store or self._store.find)(key.exact)
         except StageError as error:
             report_failure(self._observers, error)
             return None
@@ -195,8 +191,7 @@ class SemanticCache:
 
         Returns whether memory holds it.
         """
-        self._hot.put(entry)
-        return entry.id in self._hot
+        return self._hot.put(entry) is not None
 
     def expect(self, key: CacheKey, tenant: str) -> Callable[[], None]:
         """Let lookups by meaning wait for an entry, until the returned function is called.
@@ -204,7 +199,9 @@ class SemanticCache:
         Call it before ``put``, and the function after it. Lookups wait as long as for an encoding,
         at most.
         """
-        return _nothing if self._search is None else self._search.expect(key, tenant)
+        if self._search is None:
+            return lambda: None  # no lookup waits
+        return self._search.expect(key, tenant)
 
     async def put(
         self,

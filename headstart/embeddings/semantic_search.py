@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 
     Refuse: TypeAlias = Callable[[Entry], str | None]
     """Returns why an entry may not serve this request; None: it may."""
+    _Arrivals: TypeAlias = dict[asyncio.Event, bytes | NDArray[np.float32] | None]
+    """The sketches of entries on their way: rows, or f32[d] once they were compared. The event of
+    an entry is set as soon as the entry has come."""
 
 NEIGHBORS = 256
 """The number of nearest entries that a lookup fetches by their sketches, to compare their
@@ -90,11 +93,8 @@ class SemanticSearch(Generic[P]):
     replica: Replica
     max_wait_s: float
     draw: Callable[[], float] = random.random
-    _expected: dict[str, dict[asyncio.Event, bytes | NDArray[np.float32] | None]] = field(
-        default_factory=dict
-    )
-    """By group: the entries on their way into the index, and their sketches: rows, or f32[d] once
-    one was compared."""
+    _expected: dict[str, _Arrivals] = field(default_factory=dict)
+    """By group: the entries on their way into the index."""
 
     # --- entries on their way into the index -----------------------------------------------------
 
@@ -148,9 +148,7 @@ class SemanticSearch(Generic[P]):
         self._report_gate(query, lookup)
         return msgspec.structs.replace(lookup, **query.spent)
 
-    async def _arrives(
-        self, waiting: dict[asyncio.Event, bytes | NDArray[np.float32] | None], query: SemanticQuery
-    ) -> bool:
+    async def _arrives(self, waiting: _Arrivals, query: SemanticQuery) -> bool:
         """Wait for the near entries that are being indexed; tell whether one has come."""
         expected = self._near_arrivals(waiting, query)
         if not expected:
@@ -161,9 +159,7 @@ class SemanticSearch(Generic[P]):
         query.add_time("encode_s")
         return any(arrival.is_set() for arrival in expected)
 
-    def _near_arrivals(
-        self, waiting: dict[asyncio.Event, bytes | NDArray[np.float32] | None], query: SemanticQuery
-    ) -> list[asyncio.Event]:
+    def _near_arrivals(self, waiting: _Arrivals, query: SemanticQuery) -> list[asyncio.Event]:
         """Return the entries on their way whose sketches reach the gate, or that have none."""
         if query.sketch is None:
             return [*waiting]

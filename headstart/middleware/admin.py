@@ -257,7 +257,7 @@ async def review_pairs(admin: Admin, engine: Engine, limit: Limit = 20) -> list[
     """List the borderline pairs, the most doubtful first, with their texts."""
     hit_decider = _hit_decider(engine)
     await admin.reviews.follow(engine.store)
-    doubts = await most_doubtful(admin.reviews.open(), hit_decider)
+    doubts = await most_doubtful(admin.reviews.unreviewed(), hit_decider)
     pairs: list[ReviewPair] = []
     for start in range(0, len(doubts), LOADED_AT_ONCE):
         pairs += await _with_texts(admin, engine, doubts[start : start + LOADED_AT_ONCE])

@@ -10,6 +10,7 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headstart.embeddings.stores.records import DeletionClock
 from headstart.errors import Overloaded
 from headstart.observe import logger
 
@@ -236,3 +237,27 @@ def replace_file(part: Path, place: Path) -> None:
             time.sleep(BUSY_AGAIN_S)
     else:
         part.replace(place)
+
+
+async def delete_regularly(
+    clock: Callable[[], float],
+    newest: Callable[[], float | None],
+    delete: Callable[[float], object],
+    failed: Callable[[OSError], object],
+    every_s: float,
+) -> None:
+    """Delete old files, now and every ``every_s`` seconds, until cancelled.
+
+    ``delete`` gets the present Unix time. While the clock seems to be wrong, it gets an earlier
+    one, for which it needs the time of the ``newest`` file. Both run in a thread; ``failed`` gets
+    their errors.
+    """
+    deleting = None
+    while True:
+        try:
+            if deleting is None:
+                deleting = DeletionClock(clock, last=await asyncio.to_thread(newest))
+            await asyncio.to_thread(delete, deleting())
+        except OSError as error:
+            failed(error)
+        await asyncio.sleep(every_s)

@@ -522,16 +522,16 @@ class OwnedCall(LazyCondition):
 
 
 class Flights(dict["Hashable", Flight]):
-    """The flights that may be joined, by join identity."""
+    """The flights that may be joined, by what equal calls have in common (their join key)."""
 
-    def find(self, identity: Hashable, deadline: float | None = None) -> Flight | None:
+    def find(self, join_key: Hashable, deadline: float | None = None) -> Flight | None:
         """Return a flight that a client which waits until ``deadline`` may join, or None."""
-        flight = self.get(identity)
+        flight = self.get(join_key)
         if flight is None or not (flight.joinable and flight.lasts(deadline)):
             return None
         return flight
 
-    def remove(self, identity: Hashable, flight: Flight) -> None:
+    def remove(self, join_key: Hashable, flight: Flight) -> None:
         """Forget a flight, unless another has taken its place."""
-        if self.get(identity) is flight:
-            del self[identity]
+        if self.get(join_key) is flight:
+            del self[join_key]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
             self,
             context: RequestContext,
             key: CacheKey | None,
-            identity: tuple[object, ...] | None,
+            join_key: tuple[object, ...] | None,
             app: ASGIApp,
             *,
             body: bytes | None = None,
@@ -182,12 +182,12 @@ class ItemAnswers:
             )
         context.lookup = Lookup(outcome=Outcome.MISS, reason=reason)
         holder = "" if prepared.readable is None else prepared.holder
-        identity = (items.key.partition, tuple(items.missing), prepared.route, holder)
-        flight = self.pump.flights.find(identity, context.begin_by)
+        join_key = (items.key.partition, tuple(items.missing), prepared.route, holder)
+        flight = self.pump.flights.find(join_key, context.begin_by)
         if flight is not None and not flight.whole:
             context.lookup = Lookup(outcome=Outcome.JOINED)
         else:
-            flight = self.engine.start(context, None, identity, app, body=body)
+            flight = self.engine.start(context, None, join_key, app, body=body)
 
         async def compose(flight: Flight, reply: Reply, body: bytes | None) -> bytes | None:
             return await self._compose(context, items, flight, reply, body)

@@ -89,14 +89,14 @@ class Finder:
         return None if entry is None else self._judge(prepared, entry)
 
     async def find(
-        self, prepared: Prepared, key: CacheKey, find: FindExact | None = None
+        self, prepared: Prepared, key: CacheKey, search_store: FindExact | None = None
     ) -> Lookup:
         """Return a hit, or a miss and its reason. Stages that fail cost only the cache.
 
-        ``find`` replaces the usual search of the store for the exact key.
+        ``search_store`` replaces the usual search of the store for the exact key.
         """
         refuse: Refuse = partial(self.refuses, prepared)
-        entry = await self.cache.find_exact(key, refuse, find)
+        entry = await self.cache.find_exact(key, refuse, search_store)
         if entry is not None:
             return self._judge(prepared, entry)
         context, request = prepared.match_context, prepared.request
@@ -109,8 +109,8 @@ class Finder:
             max_wait = None
             if self.wait_limit is not None and request is not None:
                 max_wait = partial(self._max_wait_s, context, prepared.route, request.model)
-            refuse = self._with_vetoes(key, refuse)
-            lookup = await self.cache.find_semantic(key, refuse, context, max_wait)
+            vetoing = self._with_vetoes(key, refuse)
+            lookup = await self.cache.find_semantic(key, vetoing, context, max_wait)
             found = lookup.entry
             if found is not None and found.key.exact == key.exact:
                 # It was stored meanwhile. A repeat says nothing about rewordings.

@@ -40,11 +40,10 @@ from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import ANSWER_FORMS, LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
-from headstart.middleware.learning.hit_decisions import ASK, AllowedChecks, HitAction, HitDecision
+from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
 from headstart.middleware.prepare import EDITABLE, INLINE_BYTES, LIVE_INFERENCES
-from headstart.middleware.pump import PumpedCall, calls_tools
+from headstart.middleware.pump import AnswerLog, PumpedCall, calls_tools
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
-from headstart.middleware.record import AnswerLog
 from headstart.middleware.request_context import KeptCall, KeptCalls, RequestContext
 from headstart.middleware.respond import (
     CUT_OFF_AFTER_S,
@@ -121,7 +120,7 @@ def _source_of(context: RequestContext) -> AnswerSource:
     )
 
 
-def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], AnswerForm]:
+def _join_key(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], AnswerForm]:
     """Return all that must be equal in two calls, so that one may join the other.
 
     The second value is the form of the answer. A request may wait for a flight in another form.
@@ -478,7 +477,7 @@ class Engine:
         key, decision = await self._look_up(context, finder, key)
         context.lookup = decision.lookup
         entry, sample = decision.lookup.entry, decision.sample
-        if entry is not None and decision.action is not ASK:
+        if entry is not None and decision.action is not HitAction.ASK:
             now = self.clock()
             try:
                 response = self.responder.render(context, entry, now)
@@ -524,7 +523,7 @@ class Engine:
                 context.timings[b"match"] = lookup.match_s
             return key, self._decide(context, key, lookup)
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
-            return key, HitDecision(ASK, self._failed("lookup", error))
+            return key, HitDecision(HitAction.ASK, self._failed("lookup", error))
 
     async def _look_up_variant(
         self, context: RequestContext, finder: Finder, key: CacheKey, lost: str
@@ -560,7 +559,7 @@ class Engine:
             return None
         if context.claim is not None:
             context.claim.close()
-        context.claim = claim = LeaseClaim(*_identity(prepared, key))
+        context.claim = claim = LeaseClaim(*_join_key(prepared, key))
         return partial(shared.find, claim)
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
@@ -570,7 +569,8 @@ class Engine:
     def _decide(self, context: RequestContext, key: CacheKey, lookup: Lookup) -> HitDecision:
         """Decide about a lookup; a random share of the hits is held out to be compared."""
         if self.hit_decider is None:
-            decision = HitDecision(ASK if lookup.entry is None else HitAction.SERVE, lookup)
+            action = HitAction.ASK if lookup.entry is None else HitAction.SERVE
+            decision = HitDecision(action, lookup)
         else:
             allowed = AllowedChecks(
                 ask=not context.prepared.directives.only_if_cached,
@@ -580,7 +580,7 @@ class Engine:
             match_context = context.prepared.match_context
             decision = self.hit_decider.decide(context.id, lookup, key, match_context, may=allowed)
         holdout = self.options.holdout
-        if not holdout or decision.action is ASK or self._random.random() >= holdout:
+        if not holdout or decision.action is HitAction.ASK or self._random.random() >= holdout:
             return decision
         context.held_out = lookup.entry
         if self.hit_decider is not None:
@@ -590,7 +590,7 @@ class Engine:
         # The holdout was drawn, so its label is weighted by this probability.
         if sample is not None:
             sample = sample._replace(draw_probability=holdout)
-        return HitDecision(ASK, held, sample)
+        return HitDecision(HitAction.ASK, held, sample)
 
     def _audit(
         self, context: RequestContext, key: CacheKey, sample: FeedbackSample, app: ASGIApp
@@ -641,18 +641,18 @@ class Engine:
         app: ASGIApp,
         sample: FeedbackSample | None,
     ) -> None:
-        identity = _identity(context.prepared, key)
+        join_key = _join_key(context.prepared, key)
         self._limit(context)
         twin = None
         if self.flights and context.held_out is None:
-            flight = self.flights.find(identity, context.begin_by)
+            flight = self.flights.find(join_key, context.begin_by)
             if flight is None:
-                twin = self._twin_of(context, identity)
+                twin = self._twin_of(context, join_key)
             elif await self._join_equal(context, flight):
                 return
         twice = sample is not None and sample.twice
         second = context.without_client(context.id) if twice else None
-        flight = self._start(context, key, identity, app, sample, twin=twin)
+        flight = self._start(context, key, join_key, app, sample, twin=twin)
         if second is not None:
             self.calls.spawn(self._null_audit, second, key, app, flight)
         await self._join(context, flight)
@@ -676,9 +676,9 @@ class Engine:
             return False
         return True
 
-    def _twin_of(self, context: RequestContext, identity: tuple[Any, AnswerForm]) -> Flight | None:
+    def _twin_of(self, context: RequestContext, join_key: tuple[Any, AnswerForm]) -> Flight | None:
         """Return the flight of the same answer in the other form: as a stream, or whole."""
-        same, form = identity
+        same, form = join_key
         if context.lookup.reason in _WANTS_NEW:
             return None
         twins = [(same, ANSWER_FORMS[not form.stream, usage]) for usage in (False, True)]
@@ -689,7 +689,7 @@ class Engine:
         self,
         context: RequestContext,
         key: CacheKey | None,
-        identity: tuple[object, ...] | None,
+        join_key: tuple[object, ...] | None,
         app: ASGIApp,
         sample: FeedbackSample | None = None,
         *,
@@ -717,17 +717,15 @@ class Engine:
             upstream, call = self.router.assign(call, prepared.scope, prepared.route)
         held = LOG_BYTES if endpoint.document is None else HELD_DOCUMENT_BYTES
         flight = Flight(held, call.deadline, context.caller)
-        claim = context.claim
-        follows = (
-            claim is not None
-            and claim.elsewhere is not None
-            and context.held_out is None
-            and identity is not None
-        )
-        if follows or twin is not None:
-            upstream = self._waiting(context, flight, upstream, None if follows else twin)
-        if identity is not None:
-            self.flights[identity] = flight
+        claim, elsewhere = context.claim, None
+        if claim is not None and join_key is not None and context.held_out is None:
+            elsewhere = claim.elsewhere
+        if elsewhere is not None:
+            upstream = self._waiting(context, flight, upstream, None)
+        elif twin is not None:
+            upstream = self._waiting(context, flight, upstream, twin)
+        if join_key is not None:
+            self.flights[join_key] = flight
             if claim is not None:
                 claim.begin(flight)
         pumped = PumpedCall(
@@ -738,7 +736,7 @@ class Engine:
             endpoint.dialect,
             prepared,
             key=key,
-            identity=flight if identity is None else identity,
+            join_key=flight if join_key is None else join_key,
             sample=sample,
         )
         if unasked:

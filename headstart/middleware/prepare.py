@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.endpoints import MatchedEndpoint
+    from headstart.middleware.identity import CallerHashes
     from headstart.policies.key import Question
     from headstart.types import CacheKey, ChatRequest, Headers, Scope
 
@@ -91,7 +92,9 @@ LIVE = b"x-headstart-live"
 PACE = b"x-headstart-pace"
 """Header that asks for an answer in whole sentences."""
 SENTENCES = b"sentences"
-_OF_ONE_REQUEST = frozenset((LIVE, PACE, TAGS, DEADLINE, b"cache-control"))
+_WISHES = frozenset((LIVE, PACE, TAGS, DEADLINE))
+"""Our headers with what the caller wants for this one request."""
+_OF_ONE_REQUEST = _WISHES | {b"cache-control"}
 """Headers that do not change the request to the provider."""
 
 LONGEST_NUMBER = 1000
@@ -132,7 +135,7 @@ class Repeat(NamedTuple):
     """The mark of a request and its caller, by which a repeat is recognised."""
 
     digest: bytes
-    """Hash of caller and request."""
+    """Hash of the exact caller and the request: two users of one scope do not repeat each other."""
     window_s: float
 
 
@@ -371,22 +374,12 @@ class Preparer:
         if remembered is not None:
             self._memo.move_to_end(memo_key)
             return remembered[0]
-        prepared = self._prepare(endpoint, (method, path), head, identity, body)
+        prepared = self._prepare(endpoint, head, identity, body, method=method, path=path)
         if identity is not None and endpoint.dialect is not None and endpoint.dialect.names_answers:
             owner = self._owner(identity, head.caller, headers)
             prepared = msgspec.structs.replace(prepared, owner=owner)
-        if DEADLINE in head.found:
-            prepared = msgspec.structs.replace(prepared, has_deadline=True)
-        if TAGS in head.found:
-            tags = read_tags(head.found[TAGS])
-            prepared = msgspec.structs.replace(prepared, tags=tags)
-        if PACE in head.found:
-            if head.found[PACE].strip().lower() != SENTENCES:
-                raise InvalidRequest('X-Headstart-Pace must be "sentences"')
-            prepared = msgspec.structs.replace(prepared, in_sentences=True)
-        if LIVE in head.found:
-            live = head.found[LIVE].decode("latin-1")
-            prepared = msgspec.structs.replace(prepared, live=live)
+        if not _WISHES.isdisjoint(head.found):
+            prepared = _with_wishes(prepared, head.found)
         if prepared.bypass == FAILED:
             return prepared
         # Most requests come once and are not worth remembering, so only a mark of them is kept.
@@ -456,12 +449,14 @@ class Preparer:
     def _prepare(
         self,
         endpoint: MatchedEndpoint,
-        target: tuple[str, bytes],
         head: RequestHead,
         identity: bytes | None,
         body: bytes,
+        *,
+        method: str,
+        path: bytes,
     ) -> Prepared:
-        """Prepare a request of a method to a path (``target``)."""
+        """Parse the body, and find the route and the key."""
         headers, found, directives = head.headers, head.found, head.directives
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
@@ -469,7 +464,7 @@ class Preparer:
         if refusal := self.values.refusal(document.countable(body) if document else body):
             raise RequestTooLarge(refusal)
         try:
-            request = endpoint.parse(body, target[1], head.query_string)
+            request = endpoint.parse(body, path, head.query_string)
         except InvalidRequest:
             if document is None:
                 raise
@@ -480,10 +475,10 @@ class Preparer:
             rule = first_rule(self.rules, model=request.model, path=endpoint.name, headers=headers)
         try:
             if identity is None:
-                bypass, _ = self._admit(endpoint, target[0], head, request)
+                bypass, _ = self._admit(endpoint, method, head, request)
                 bypass = _stronger(bypass, "no-identity")
                 return Prepared(request, None, directives, bypass=bypass, route=rule.name)
-            return self._find_key(endpoint, target, head, identity, request, rule)
+            return self._find_key(endpoint, head, identity, request, rule, method=method, path=path)
         except RequestError:
             raise
         except Exception as error:  # noqa: BLE001 - the request was read, so it takes its route
@@ -492,22 +487,24 @@ class Preparer:
     def _find_key(
         self,
         endpoint: MatchedEndpoint,
-        target: tuple[str, bytes],
         head: RequestHead,
         identity: bytes,
         request: ChatRequest,
         rule: RouteRule,
+        *,
+        method: str,
+        path: bytes,
     ) -> Prepared:
         """Return the request with its key, or with the reason why it must bypass the cache."""
-        found, directives = head.found, head.directives
-        bypass, variants = self._admit(endpoint, target[0], head, request)
+        bypass, variants = self._admit(endpoint, method, head, request)
+        directives = head.directives
         never_stored = self.never_stored if rule.never_stored is None else rule.never_stored
         texts = (request.query, request.question, request.document)
         if never_stored and has_match(texts, never_stored):
             bypass = _stronger(bypass, NEVER_STORED)
             directives = msgspec.structs.replace(directives, no_store=True)
-        place = b"%b %b" % (target[0].encode(), target[1]) if self.sharing.wrapped else None
-        subdivision = found.get(b"x-headstart-scope")
+        place = b"%b %b" % (method.encode(), path) if self.sharing.wrapped else None
+        subdivision = head.found.get(b"x-headstart-scope")
         hashes = self._callers.hashes_of(identity, head.caller, subdivision, request.user, place)
         if bypass is not None:
             return Prepared(
@@ -515,16 +512,43 @@ class Preparer:
                 holder=hashes.holder,
             )  # fmt: skip
         upstream, upstreams = self.upstreams(endpoint.wire, request.model, rule.name)
-        header, pattern = found.get(b"x-headstart-query"), rule.query or endpoint.pattern
+        context = KeyContext(
+            dialect=endpoint.wire or ("custom" if method == "POST" else f"custom {method}"),
+            path=path,
+            upstream=upstream,
+            query_string=head.query_string,
+            headers=head.keyed,
+            wrapped_app=self.sharing.wrapped,
+        )
+        return self._with_key(
+            endpoint, head, request, rule, hashes, context,
+            upstreams=upstreams, never_stored=never_stored, variants=variants,
+        )  # fmt: skip
+
+    def _with_key(
+        self,
+        endpoint: MatchedEndpoint,
+        head: RequestHead,
+        request: ChatRequest,
+        rule: RouteRule,
+        hashes: CallerHashes,
+        context: KeyContext,
+        *,
+        upstreams: frozenset[str],
+        never_stored: tuple[re.Pattern[str], ...],
+        variants: int,
+    ) -> Prepared:
+        """Return a request that may use the cache, with its key and its conditions."""
+        header, pattern = head.found.get(b"x-headstart-query"), rule.query or endpoint.pattern
         question = None
         if header is not None or pattern is not None or request.question is not None:
-            question = _question(request, header, pattern)
+            question = _find_question(request, header, pattern)
         named = None if question is NOT_FOUND else question
-        key = self._key(endpoint, request, (hashes.scope, upstream), target, head, named)
+        key = self._key(endpoint, request, hashes.scope, context, named)
+        asked = (request.query if named is None else named.text) or ""
         # Labels of single questions tell nothing about conversations. The name is not
         # "conversation": a store may have labels under it from neighbours of all histories.
         learned_as = "question" if key.conversation is None else "follow-up"
-        asked = (request.query if named is None else named.text) or ""
         asked_in_template = ""
         is_compared = self.semantic and rule.semantic and endpoint.document is None
         if is_compared and question is None and self._templates is not None:
@@ -533,15 +557,18 @@ class Preparer:
             if shorter is not key:
                 key, learned_as, asked_in_template = shorter, "templated", shorter.query or ""
         lifetime = self.lifetimes.of(asked, rule.ttl_s, asked_in_template)
-        window_s = rule.repeat_window_s or endpoint.repeat_window_s
+        refusal = (
+            self._refuse_semantic(request, question, lifetime) if is_compared else "exact-only"
+        )
+        window_s, repeat = rule.repeat_window_s or endpoint.repeat_window_s, None
+        if window_s is not None:
+            repeat = Repeat(sha256(f"{hashes.exact_caller}{key.exact}".encode()).digest(), window_s)
         return Prepared(
             request,
             key,
-            directives,
+            head.directives,
             hashes.scope,
-            semantic_refusal=(
-                self._refuse_semantic(request, question, lifetime) if is_compared else "exact-only"
-            ),
+            semantic_refusal=refusal,
             match_context=match_context(
                 (hashes.scope, endpoint.name, rule.name, learned_as),
                 (self.max_error if rule.max_error is None else rule.max_error, head.max_error),
@@ -553,7 +580,7 @@ class Preparer:
             route=rule.name,
             cached_tools=self.cached_tools if rule.cached_tools is None else rule.cached_tools,
             never_stored=never_stored,
-            repeat=None if window_s is None else _repeat(hashes.exact_caller, key, window_s),
+            repeat=repeat,
             holder=hashes.holder,
             upstreams=upstreams,
             variants=variants,
@@ -563,8 +590,6 @@ class Preparer:
         self, endpoint: MatchedEndpoint, method: str, head: RequestHead, request: ChatRequest
     ) -> tuple[str | None, int]:
         """Return why a request must bypass the cache, if it must, and how many answers are kept."""
-        # A wrapped app gets a GET request without most conditions, and gives the whole answer.
-        conditions = _CHECKED if self.sharing.wrapped and method == "GET" else _CONDITIONS
         bypass, variants = None, 1
         if endpoint.dialect is not None:
             variants = self.admission.variants(request)
@@ -573,6 +598,8 @@ class Preparer:
             bypass = "duplicate-keys"
         elif request.document.get("items", ()) is None:
             bypass = "no-items"
+        # A wrapped app gets a GET request without most conditions, and gives the whole answer.
+        conditions = _CHECKED if self.sharing.wrapped and method == "GET" else _CONDITIONS
         if head.directives.no_store:
             bypass = _stronger(bypass, "no-store")
         elif not conditions.isdisjoint(head.found):
@@ -583,22 +610,10 @@ class Preparer:
         self,
         endpoint: MatchedEndpoint,
         request: ChatRequest,
-        parties: tuple[str, str],
-        target: tuple[str, bytes],
-        head: RequestHead,
+        scope: str,
+        context: KeyContext,
         question: Question | None,
     ) -> CacheKey:
-        """Return the key of a request. ``parties`` are its scope and the upstream that answers."""
-        (method, path), (scope, upstream) = target, parties
-        custom = "custom" if method == "POST" else f"custom {method}"
-        context = KeyContext(
-            dialect=endpoint.wire or custom,
-            path=path,
-            upstream=upstream,
-            query_string=head.query_string,
-            headers=head.keyed,
-            wrapped_app=self.sharing.wrapped,
-        )
         if question is not None:
             request = endpoint.without(question.text, request)
         if endpoint.dialect is not None:
@@ -616,6 +631,7 @@ class Preparer:
     def _refuse_semantic(
         self, request: ChatRequest, question: Question | None, lifetime: Lifetime
     ) -> str | None:
+        """Return why the answer to a similar prompt must not serve, or None."""
         if question is NOT_FOUND:
             return "query-not-found"
         if question is not None:
@@ -624,6 +640,20 @@ class Preparer:
         if refusal is None and lifetime.kind is QuestionClass.LIVE:
             return "live"
         return refusal
+
+
+def _with_wishes(prepared: Prepared, found: Mapping[bytes, bytes]) -> Prepared:
+    """Return a request with the values of the headers ``_WISHES``. Raises InvalidRequest."""
+    pace = found.get(PACE)
+    if pace is not None and pace.strip().lower() != SENTENCES:
+        raise InvalidRequest('X-Headstart-Pace must be "sentences"')
+    return msgspec.structs.replace(
+        prepared,
+        has_deadline=DEADLINE in found,
+        tags=read_tags(found.get(TAGS, b"")),
+        in_sentences=pace is not None,
+        live=found.get(LIVE, b"").decode("latin-1"),
+    )
 
 
 def read_tags(header: bytes) -> tuple[str, ...]:
@@ -637,15 +667,13 @@ def _stronger(content: str | None, other: str) -> str:
     return other if content is None or content in EDITABLE else content
 
 
-def _repeat(exact_caller: str, key: CacheKey, window_s: float) -> Repeat:
-    """Return the mark of a repeat. Two users of one scope do not repeat each other."""
-    return Repeat(sha256(f"{exact_caller}{key.exact}".encode()).digest(), window_s)
-
-
-def _question(
+def _find_question(
     request: ChatRequest, header: bytes | None, pattern: re.Pattern[str] | None
 ) -> Question | None:
-    """Return the question in the last user text that the header, the pattern or the body names."""
+    """Return the question in the last user text that the header, the pattern or the body names.
+
+    NOT_FOUND: the text does not contain it. None: there is no text, or nothing names a question.
+    """
     if request.query is None:
         return None
     names: tuple[str, ...] = ()

@@ -1,11 +1,14 @@
-"""Makes the call of a flight: reads the upstream, feeds the flight, and stores the answer."""
+"""Makes the call of a flight: reads the upstream, feeds the flight, and stores the answer.
+
+The last part makes entries of answers that another tool has logged.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import msgspec
@@ -13,7 +16,14 @@ from msgspec.structs import replace
 
 from headstart.attempts import CHARS_PER_TOKEN, AttemptCosts, Tokens, sum_costs
 from headstart.dialects.registry import DOCUMENTS, DocumentForm
-from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamRefused, UpstreamTimeout
+from headstart.errors import (
+    HeadstartError,
+    RequestError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from headstart.middleware.endpoints import MatchedEndpoint
 from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import Observer, StageFailed
@@ -23,7 +33,7 @@ from headstart.reply import AnswerWithheld, Reply, Transcript, storable
 from headstart.types import Completion, Ended, Entry, Origin, RawResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     from headstart.dialects.dialect import Dialect
     from headstart.embeddings.cache import SemanticCache
@@ -32,7 +42,7 @@ if TYPE_CHECKING:
     from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
     from headstart.middleware.learning.learner import FeedbackSample, Learner
-    from headstart.middleware.prepare import Prepared
+    from headstart.middleware.prepare import Prepared, Preparer
     from headstart.middleware.record import Recorder
     from headstart.types import CacheKey, Call, ChatRequest, Headers
 
@@ -98,7 +108,7 @@ class PumpedCall:
     prepared: Prepared
     _: KW_ONLY
     key: CacheKey | None
-    identity: Hashable
+    join_key: Hashable
     sample: FeedbackSample | None
     _stores: bool = field(init=False)
     _holder: str = field(init=False)
@@ -114,7 +124,9 @@ class PumpedCall:
     _readable: bool = False
     """The answer is in a dialect, and can be read."""
     _completion: Completion | None = None
+    """The whole answer, once it was read."""
     _kept: Completion | None = None
+    """The same, as a store can keep it."""
     _judged: bool = False
     """The admission policy has judged the answer, and ``_refusal`` has the result."""
     _refusal: str | None = None
@@ -128,28 +140,38 @@ class PumpedCall:
         self._custom = self.dialect is None and self.key is not None
 
     async def run(self) -> None:
-        """Make the call and publish its answer. Errors go to the clients of the flight."""
+        """Make the call, publish its answer and store it. Errors go to the flight's clients."""
+        flight = self.flight
         try:
-            await self._run()
+            unseen = await self._feed_flight()
+            await self.store()
         finally:
+            # If memory has no room for the entry, the flight ends only now, so that others could
+            # join until here.
+            self.pump.flights.remove(self.join_key, flight)
+            if flight.owned is not None:
+                flight.owned.end()
             if self._arrived is not None:
                 self._arrived()
+        if unseen is not None:
+            raise unseen
 
-    async def _run(self) -> None:
+    async def _feed_flight(self) -> Exception | None:
+        """Make the call and publish its answer; return an unexpected error that no client gets."""
         flight = self.flight
         unseen: Exception | None = None
         try:
             asked = flight.readers and flight.unasked is None
             await (self._run_attended() if asked else self._run_unattended())
-        except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
-            self._settle()
+        except Exception as error:  # noqa: BLE001 - told to the clients, or returned
+            self._take_attempts()
             if isinstance(error, UpstreamRefused) and self.key is not None:
                 flight.not_stored = "status"
             flight.fail(error)
             if not isinstance(error, HeadstartError) and not flight.readers:
                 unseen = error
         finally:
-            self._settle()
+            self._take_attempts()
             if not flight.done:
                 flight.fail(UpstreamProtocolError("the call was cancelled"))
             broken = flight.error is not None and flight.reply is not None and flight.entry is None
@@ -157,17 +179,8 @@ class PumpedCall:
                 flight.not_stored = flight.not_stored or "incomplete"
             flight.settle()
             if flight.entry is None:
-                self.pump.flights.remove(self.identity, flight)
-        try:
-            await self.store()
-        finally:
-            # If memory has no room for the entry, the flight ends only now, so that others could
-            # join until here.
-            self.pump.flights.remove(self.identity, flight)
-            if flight.owned is not None:
-                flight.owned.end()
-        if unseen is not None:
-            raise unseen
+                self.pump.flights.remove(self.join_key, flight)
+        return unseen
 
     async def store(self) -> None:
         """Store a whole answer, even if its clients have left or its body has not ended."""
@@ -181,24 +194,15 @@ class PumpedCall:
         owned = self.flight.owned
         lease = None if owned is None else owned.lease
         stored = self._stores and await pump.cache.put(
-            entry, text=self._text(entry), tenant=tenant, lease=lease
+            entry, text=searched_text(self.prepared, entry), tenant=tenant, lease=lease
         )
         if owned is not None:
             owned.stored = stored
         if sample is not None and pump.learner is not None and not calls_tools(entry):
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
 
-    def _text(self, entry: Entry) -> str | None:
-        """Return the text by whose meaning the entry is found.
-
-        None: only exact lookups find it, as all answers that call tools.
-        """
-        if self.prepared.semantic_refusal is not None or calls_tools(entry):
-            return None
-        return entry.key.query
-
-    def _settle(self) -> None:
-        """Hand over the booked attempts, also if there was no answer."""
+    def _take_attempts(self) -> None:
+        """Give the flight the attempts that were booked since the last call."""
         log, flight = self.call.log, self.flight
         if log.rows:
             attempts = log.take()
@@ -273,7 +277,7 @@ class PumpedCall:
             # Only the rest of the body failed: the answer is whole.
             if flight.whole and flight.origin is None:
                 reply.transcript.feed((Ended(),))
-                self._sum_up_at_once(reply)
+                self._sum_up(reply)
             raise
         if reply.is_stream and flight.origin is None:
             await asyncio.sleep(0)  # let clients get the last piece before the work below
@@ -285,10 +289,7 @@ class PumpedCall:
         elif transcript.finished and not transcript.ended:
             transcript.feed((Ended(),))
         flight.whole = True
-        try:
-            self._finish(reply)
-        except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
-            flight.not_stored = self._failed(error)
+        self._sum_up(reply)
         if transcript.failure is not None:
             self._failed(transcript.failure)
         flight.finish()
@@ -320,14 +321,13 @@ class PumpedCall:
                     raw.append(piece.data)
                     if flight.full:
                         raw = None
-                if not flight.whole and (transcript.ended or ends_at_finish):
-                    if transcript.ended:
-                        flight.whole = transcript.error is None
-                    else:
-                        flight.whole = transcript.has_finished(choices)
-                    if flight.whole and reply.is_stream and transcript.ended:
+                if transcript.ended and not flight.whole:
+                    flight.whole = transcript.error is None
+                    if flight.whole and reply.is_stream:
                         # A client may ask again as soon as it has the terminal event.
-                        self._sum_up_at_once(reply)
+                        self._sum_up(reply)
+                elif ends_at_finish and not flight.whole:
+                    flight.whole = transcript.has_finished(choices)
                 if piece.data:
                     flight.push(piece.data)
                     if flight.full:
@@ -336,50 +336,58 @@ class PumpedCall:
             flight.is_read = False
         self._raw = None if raw is None else b"".join(raw)
 
-    def _finish(self, reply: Reply) -> None:
-        """Sum up an answer after its end, unless that was done at its terminal event."""
+    def _sum_up(self, reply: Reply) -> None:
+        """Note the cost of a whole answer, and let exact lookups find it from now on.
+
+        This happens at its terminal event, or else at its end. At the end it is done again only if
+        further attempts were booked in between.
+        """
         flight, booked = self.flight, len(self.flight.attempts)
-        self._settle()
-        if flight.origin is None or len(flight.attempts) > booked:
-            self._sum_up_tokens(reply, sum_costs(flight.attempts))
-
-    def _sum_up_at_once(self, reply: Reply) -> None:
-        """Sum up an answer, with a rough estimate of its tokens if the upstream reports none."""
         try:
-            self._settle()
-            self._sum_up_tokens(reply, sum_costs(self.flight.attempts))
-        except Exception as error:  # noqa: BLE001 - the stream goes on
-            self.flight.not_stored = self._failed(error)
+            self._take_attempts()
+            if flight.origin is None or len(flight.attempts) > booked:
+                self._make_entry(reply, sum_costs(flight.attempts))
+        except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
+            flight.not_stored = self._failed(error)
 
-    def _sum_up_tokens(self, reply: Reply, costs: AttemptCosts) -> None:
-        """Sum up an answer with the tokens that the upstream reports, else with an estimate."""
-        whole, request = self._whole(reply), self.call.request
-        counts, tokens = self.dialect or self._document, None
-        if counts is not None and request is not None:
-            tokens = reply.transcript.tokens(counts.tokens)
-        if tokens is not None or whole is None or request is None:
-            return self._sum_up(reply, whole, costs, tokens or Tokens())
-        prompt = round(len(self.call.body) / CHARS_PER_TOKEN)
-        completion = _estimated_tokens(whole, request.max_tokens)
-        self._sum_up(reply, whole, costs, Tokens(prompt, completion), estimated=True)
-
-    def _sum_up(
-        self,
-        reply: Reply,
-        whole: Completion | None,
-        costs: AttemptCosts,
-        tokens: Tokens,
-        *,
-        estimated: bool = False,
-    ) -> None:
-        """Note the cost of a whole answer, and let exact lookups find it from now on."""
-        flight, pump, request = self.flight, self.pump, self.call.request
+    def _make_entry(self, reply: Reply, costs: AttemptCosts) -> None:
+        """Note the cost of a whole answer; make its entry, if it may be stored."""
+        flight, pump, request, prepared = self.flight, self.pump, self.call.request, self.prepared
+        origin = self._origin(reply, costs)
         if self._holder:  # noted now: the caller's next request may come before the books
             pump.accepted.note(self._holder, reply.upstream, reply.status)
+        flight.origin = origin
+        flight.entry = entry = None
+        if self.key is not None and request is not None and pump.cache is not None:
+            flight.not_stored = self._refuse(reply, request)
+            if flight.not_stored is None:
+                flight.entry = entry = self._entry(reply, origin, self.key)
+                is_new = self._stores and self._arrived is None
+                if is_new and searched_text(prepared, entry) is not None:
+                    self._arrived = pump.cache.expect(self.key, prepared.match_context.tenant)
+        if entry is None or (self._stores and pump.cache is not None and pump.cache.keep(entry)):
+            # The next equal request finds the entry, or asks for a new answer.
+            pump.flights.remove(self.join_key, flight)
+
+    def _origin(self, reply: Reply, costs: AttemptCosts) -> Origin:
+        """Return the source of a whole answer, and its cost.
+
+        Its tokens are estimated if the upstream reports none.
+        """
+        if reply.followed is not None and reply.followed.origin is not None:
+            return reply.followed.origin
+        flight, request, counts = self.flight, self.call.request, self.dialect or self._document
+        whole, tokens, estimated = self._read_whole(reply), None, False
+        if counts is not None and request is not None:
+            tokens = reply.transcript.tokens(counts.tokens)
+        if tokens is None and whole is not None and request is not None:
+            prompt = round(len(self.call.body) / CHARS_PER_TOKEN)
+            tokens = Tokens(prompt, _estimated_tokens(whole, request.max_tokens))
+            estimated = True
+        tokens = tokens or Tokens()
         first, total_s = flight.first_content, time.perf_counter() - flight.began
         named = request if whole is None else whole
-        followed = None if reply.followed is None else reply.followed.origin
-        flight.origin = origin = followed or Origin(
+        return Origin(
             model="" if named is None else named.model,
             upstream=reply.upstream,
             ttft_s=total_s if first is None else first - flight.began,
@@ -393,16 +401,6 @@ class PumpedCall:
             prefix_usd=costs.prefix_usd,
             estimated=estimated,
         )
-        flight.entry = entry = None
-        if self.key is not None and request is not None and pump.cache is not None:
-            flight.not_stored = self._refuse(reply, request)
-            if flight.not_stored is None:
-                flight.entry = entry = self._entry(reply, origin, self.key)
-                if self._stores and self._arrived is None and self._text(entry) is not None:
-                    self._arrived = pump.cache.expect(self.key, self.prepared.match_context.tenant)
-        if entry is None or (self._stores and pump.cache is not None and pump.cache.keep(entry)):
-            # The next equal request finds the entry, or asks for a new answer.
-            pump.flights.remove(self.identity, flight)
 
     def _judge_head(self, reply: Reply) -> StorageVerdict:
         """Return the verdict of status and headers on storing the answer."""
@@ -440,22 +438,26 @@ class PumpedCall:
             return "composed"
         if self._custom:
             return self._refuse_raw(reply)
-        whole, kept, prepared = self._whole(reply), self._kept, self.prepared
-        if whole is None or kept is None:
+        if self._kept is None:
             return self._refuse_unread(reply.transcript)
         if not self._judged:  # an answer may be summed up twice, but is judged once
-            origin = self.flight.origin
-            tokens = 0 if origin is None or origin.estimated else origin.completion_tokens
-            refusal = self.pump.admission.refuse_store(request, kept, prepared.cached_tools, tokens)
-            contradicts = self.dialect and self.dialect.contradicts
-            passed = _TEXT_PASSES.issuperset(reply.transforms)
-            if refusal is None and contradicts and passed and contradicts(kept):
-                refusal = "contradictory"
-            expressions = prepared.never_stored
-            if expressions and has_match(msgspec.to_builtins(kept), expressions):
-                refusal = NEVER_STORED
-            self._refusal, self._judged = refusal, True
+            self._refusal = self._refuse_content(request, self._kept, reply.transforms)
+            self._judged = True
         return self._refusal
+
+    def _refuse_content(
+        self, request: ChatRequest, answer: Completion, transforms: Sequence[str]
+    ) -> str | None:
+        """Return why an answer in a dialect may not be stored, or None."""
+        origin, prepared = self.flight.origin, self.prepared
+        if prepared.never_stored and has_match(msgspec.to_builtins(answer), prepared.never_stored):
+            return NEVER_STORED
+        tokens = 0 if origin is None or origin.estimated else origin.completion_tokens
+        refusal = self.pump.admission.refuse_store(request, answer, prepared.cached_tools, tokens)
+        contradicts = self.dialect and self.dialect.contradicts
+        if refusal is None and contradicts and _TEXT_PASSES.issuperset(transforms):
+            refusal = "contradictory" if contradicts(answer) else None
+        return refusal
 
     def _refuse_unread(self, transcript: Transcript) -> str:
         if transcript.error is not None:
@@ -507,7 +509,7 @@ class PumpedCall:
             dialect="" if self.dialect is None else self.dialect.name,
         )
 
-    def _whole(self, reply: Reply) -> Completion | None:
+    def _read_whole(self, reply: Reply) -> Completion | None:
         """Return the whole answer, if it can be read."""
         if self._completion is None and self._readable:
             found, request = reply.transcript.completion(self.pump.clock()), self.call.request
@@ -536,6 +538,16 @@ def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> 
     transcript.feed((Ended(),))
 
 
+def searched_text(prepared: Prepared, entry: Entry) -> str | None:
+    """Return the text by whose meaning the entry is found.
+
+    None: only exact lookups find it, as all answers that call tools.
+    """
+    if prepared.semantic_refusal is not None or calls_tools(entry):
+        return None
+    return entry.key.query
+
+
 def calls_tools(entry: Entry) -> bool:
     """Tell whether an answer calls tools. Such answers are not compared, nor found by meaning."""
     return isinstance(entry.answer, Completion) and bool(entry.answer.called_tools)
@@ -557,3 +569,97 @@ def _estimated_tokens(answer: Completion, limit: int | None) -> int:
         return 0
     tokens = max(round(sum(sizes) / CHARS_PER_TOKEN), 1)
     return min(tokens, limit * sum(sizes) // max(sizes)) if limit else tokens
+
+
+# --- entries of answers that another tool has logged ----------------------------------------------
+
+IMPORTED = "imported"
+"""The tag of these entries, by which they can be deleted."""
+
+
+class LoggedAnswer(NamedTuple):
+    """One call of a log: the bodies of the request and of its answer, and the time."""
+
+    dialect: Dialect
+    path: str
+    headers: Headers
+    """The headers that the callers of the server send."""
+    request: bytes
+    response: bytes
+    at: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True)
+class AnswerLog:
+    """Stores logged answers under the same keys, and by the same rules, as upstream answers."""
+
+    preparer: Preparer
+    admission: AdmissionPolicy
+    cache: SemanticCache
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+
+    async def keep(self, logged: LoggedAnswer) -> str | None:
+        """Store an answer; return the reason if it is not stored, or None.
+
+        A newer answer under its key stays. Its lifetime counts from the logged time.
+        """
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": logged.path,
+            "headers": logged.headers,
+            "query_string": b"",
+        }
+        endpoint = MatchedEndpoint(logged.path, logged.dialect)
+        try:
+            prepared = self.preparer.prepare(endpoint, scope, logged.request)
+        except RequestError:
+            return "invalid-request"
+        entry = self._entry(prepared, logged)
+        if isinstance(entry, str):
+            return entry
+        known = await self.cache.find_exact(entry.key, lambda _: None)
+        if known is not None and known.created >= entry.created:
+            return "known"
+        text, tenant = searched_text(prepared, entry), prepared.match_context.tenant
+        return None if await self.cache.put(entry, text, tenant=tenant) else "store-failed"
+
+    def _entry(self, prepared: Prepared, logged: LoggedAnswer) -> Entry | str:
+        """Return the entry of an answer, or the reason why it may not be stored."""
+        if prepared.key is None or prepared.request is None:
+            return prepared.bypass or "no-key"
+        dialect, transcript = logged.dialect, Transcript()
+        transcript.feed(dialect.decode_body(200, logged.response))
+        completion = transcript.completion(logged.at)
+        answer = None if completion is None else storable(completion)
+        if answer is None:
+            return "no-whole-answer"
+        tokens = transcript.tokens(dialect.tokens) or Tokens()
+        refusal = self.admission.refuse_store(
+            prepared.request, answer, prepared.cached_tools, tokens.completion
+        )
+        if refusal is not None:
+            return refusal
+        life_s = prepared.lifetime.seconds
+        expires = None if life_s is None else logged.at + life_s
+        if expires is not None and expires <= self.clock():
+            return "expired"
+        return Entry(
+            id=self.new_id(),
+            key=prepared.key,
+            answer=answer,
+            origin=Origin(
+                model=answer.model,
+                upstream=min(prepared.upstreams, default=""),
+                ttft_s=0.0,
+                total_s=0.0,
+                prompt_tokens=tokens.prompt,
+                completion_tokens=tokens.completion,
+            ),
+            created=logged.at,
+            expires=expires,
+            tags=(IMPORTED,),
+            dialect=dialect.name,
+        )

@@ -3,8 +3,6 @@
 ``{"at": Unix seconds, "id", "scope": its hash, "request": body, "response": body}``, both bodies
 whole and in the clear; headers, and with them credentials, are left out. Each day (UTC) has its
 file, ``headstart-record-2026-11-21.jsonl``, which its owner alone may read.
-
-The last part makes entries of answers that another tool has logged.
 """
 
 from __future__ import annotations
@@ -21,24 +19,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.attempts import Tokens
-from headstart.embeddings.stores.records import DeletionClock
-from headstart.errors import ConfigError, RequestError
-from headstart.middleware.concurrency import lock_file
-from headstart.middleware.endpoints import MatchedEndpoint
+from headstart.errors import ConfigError
+from headstart.middleware.concurrency import delete_regularly, lock_file
 from headstart.observe import Observer, StageFailed, logger
-from headstart.reply import Transcript, storable
-from headstart.types import Call, Completion, Entry, Headers, Origin
+from headstart.types import Call, Completion, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from headstart.dialects.dialect import Dialect
-    from headstart.embeddings.cache import SemanticCache
-    from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.prepare import Prepared, Preparer
 
 
 FLUSH_S = 0.25
@@ -107,15 +98,7 @@ class Recorder:
 
         Nothing is deleted while the clock cannot be believed.
         """
-        deleting = None
-        while True:
-            try:
-                if deleting is None:
-                    deleting = DeletionClock(self.clock, last=await asyncio.to_thread(self._last))
-                await asyncio.to_thread(self._prune, deleting())
-            except OSError as error:
-                self._failed(error)
-            await asyncio.sleep(every_s)
+        await delete_regularly(self.clock, self._last, self._prune, self._failed, every_s)
 
     async def _flush_soon(self) -> None:
         try:
@@ -143,7 +126,8 @@ class Recorder:
             self.observer.notify(StageFailed(stage="record", error=type(error).__name__))
 
     def _open(self) -> int:
-        name = f"{self.path.stem}-{self._today()}{self.path.suffix}"
+        today = datetime.fromtimestamp(self.clock(), UTC).date()
+        name = f"{self.path.stem}-{today}{self.path.suffix}"
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         if sys.platform == "win32":
             flags |= os.O_BINARY  # lines end with \n on each system
@@ -184,9 +168,6 @@ class Recorder:
             if day is not None:
                 yield file, day
 
-    def _today(self) -> date:
-        return datetime.fromtimestamp(self.clock(), UTC).date()
-
 
 class _RecordLine(NamedTuple):
     entry: Entry
@@ -220,99 +201,3 @@ def _day(text: str) -> date | None:
         return date.fromisoformat(text)
     except ValueError:
         return None
-
-
-# --- entries of answers that another tool has logged ----------------------------------------------
-
-IMPORTED = "imported"
-"""The tag of these entries, by which they can be deleted."""
-
-
-class LoggedAnswer(NamedTuple):
-    """One call of a log: the bodies of the request and of its answer, and the time."""
-
-    dialect: Dialect
-    path: str
-    headers: Headers
-    """The headers that the callers of the server send."""
-    request: bytes
-    response: bytes
-    at: float
-    """Unix seconds."""
-
-
-@dataclass(frozen=True)
-class AnswerLog:
-    """Stores logged answers under the same keys, and by the same rules, as upstream answers."""
-
-    preparer: Preparer
-    admission: AdmissionPolicy
-    cache: SemanticCache
-    clock: Callable[[], float]
-    new_id: Callable[[], str]
-
-    async def keep(self, logged: LoggedAnswer) -> str | None:
-        """Store an answer; return the reason if it is not stored, or None.
-
-        A newer answer under its key stays. Its lifetime counts from the logged time.
-        """
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": logged.path,
-            "headers": logged.headers,
-            "query_string": b"",
-        }
-        endpoint = MatchedEndpoint(logged.path, logged.dialect)
-        try:
-            prepared = self.preparer.prepare(endpoint, scope, logged.request)
-        except RequestError:
-            return "invalid-request"
-        entry = self._entry(prepared, logged)
-        if isinstance(entry, str):
-            return entry
-        known = await self.cache.find_exact(entry.key, lambda _: None)
-        if known is not None and known.created >= entry.created:
-            return "known"
-        calls_tools = isinstance(entry.answer, Completion) and entry.answer.called_tools
-        by_meaning = prepared.semantic_refusal is None and not calls_tools
-        text, tenant = entry.key.query if by_meaning else None, prepared.match_context.tenant
-        return None if await self.cache.put(entry, text, tenant=tenant) else "store-failed"
-
-    def _entry(self, prepared: Prepared, logged: LoggedAnswer) -> Entry | str:
-        """Return the entry of an answer, or the reason why it may not be stored."""
-        if prepared.key is None or prepared.request is None:
-            return prepared.bypass or "no-key"
-        dialect, transcript = logged.dialect, Transcript()
-        transcript.feed(dialect.decode_body(200, logged.response))
-        completion = transcript.completion(logged.at)
-        answer = None if completion is None else storable(completion)
-        if answer is None:
-            return "no-whole-answer"
-        tokens = transcript.tokens(dialect.tokens) or Tokens()
-        refusal = self.admission.refuse_store(
-            prepared.request, answer, prepared.cached_tools, tokens.completion
-        )
-        if refusal is not None:
-            return refusal
-        life_s = prepared.lifetime.seconds
-        expires = None if life_s is None else logged.at + life_s
-        if expires is not None and expires <= self.clock():
-            return "expired"
-        return Entry(
-            id=self.new_id(),
-            key=prepared.key,
-            answer=answer,
-            origin=Origin(
-                model=answer.model,
-                upstream=min(prepared.upstreams, default=""),
-                ttft_s=0.0,
-                total_s=0.0,
-                prompt_tokens=tokens.prompt,
-                completion_tokens=tokens.completion,
-            ),
-            created=logged.at,
-            expires=expires,
-            tags=(IMPORTED,),
-            dialect=dialect.name,
-        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from headstart.attempts import Attempt, total_cost_usd
-from headstart.decisions import BYPASS, JOINED, MISS, Lookup, UnlabelledPair
+from headstart.decisions import BYPASS, JOINED, MISS, Lookup
 from headstart.errors import InvalidRequest
 from headstart.middleware.prepare import DEADLINE, Prepared
 from headstart.observe import LONGEST_TAG, MOST_TAGS, Served
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from headstart.attempts import ShapingEffect
     from headstart.decisions import Outcome
-    from headstart.dialects.registry import DocumentForm
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import MatchedEndpoint
     from headstart.middleware.flights import Flight, FlightReader
@@ -242,6 +241,9 @@ class RequestContext:
         headers = tuple(scope["headers"])
         if checks or self.held_out is not None:
             headers = (*headers, (b"cache-control", b"no-cache"))
+        output_tokens = None if pair is None else pair.entry.origin.completion_tokens or None
+        if document is not None:  # a call that is not a chat has no text
+            output_tokens = 0
         near = predicts and pair is not None and (self.lookup.similarity or 0.0) >= HINT_SIMILARITY
         return Call(
             self.id,
@@ -261,7 +263,7 @@ class RequestContext:
             begin_by=self.begin_by,
             affinity=self.affinity,
             prompt_tokens=max(len(sent), len(read)) // BYTES_PER_TOKEN,
-            output_tokens=_expected_tokens(pair, document),
+            output_tokens=output_tokens,
             prediction=answer_text(pair.entry.answer) if near and pair is not None else "",
         )
 
@@ -401,13 +403,6 @@ class KeptCall(NamedTuple):
 def booked_tags(tags: tuple[str, ...]) -> tuple[str, ...]:
     """Return the tags that the books keep."""
     return tuple([tag for tag in tags if len(tag) <= LONGEST_TAG][:MOST_TAGS])
-
-
-def _expected_tokens(pair: UnlabelledPair | None, document: DocumentForm | None) -> float | None:
-    """Return the expected length of the answer; a call that is not a chat has no text."""
-    if document is not None:
-        return 0.0
-    return None if pair is None else pair.entry.origin.completion_tokens or None
 
 
 class KeptCalls(Protocol):

@@ -630,12 +630,14 @@ def _passing(
     )
 
 
-def _replaced_by(added: int) -> Callable[[bytes], bool]:
-    """Return a function that tells whether our headers for browsers replace a header by its name.
+_NO_PAGE, _ANY_PAGE, _ALLOWED_PAGE = 0, len(SANDBOX), len(SANDBOX) + 1
+"""Numbers of our headers for browsers: none if an app is wrapped, those of ``SANDBOX``, or more, by
+which the page of an allowed origin may read the answer."""
 
-    ``added`` is the number of our headers for browsers.
-    """
-    if added > len(SANDBOX):  # the answer is shared with the page of an allowed origin
+
+def _replaced_by(added: int) -> Callable[[bytes], bool]:
+    """Return a function that tells whether this number of our headers replaces a header."""
+    if added >= _ALLOWED_PAGE:
         return lambda name: name in _SANDBOX_NAMES or name.startswith(b"access-control-")
     return _SANDBOX_NAMES.__contains__ if added else lambda _: False
 
@@ -646,7 +648,7 @@ _passing_by_kind = {
     )
     for stream in (False, True)
     for sized in (False, True)
-    for added in (0, len(SANDBOX), len(SANDBOX) + 1)
+    for added in (_NO_PAGE, _ANY_PAGE, _ALLOWED_PAGE)
 }
 
 
@@ -658,7 +660,7 @@ def _relayed(
     ``length`` is the length of a body that is sent whole. A stream has no length, because an error
     of ours follows if it breaks off.
     """
-    added = min(len(context.page_headers), len(SANDBOX) + 1)
+    added = min(len(context.page_headers), _ALLOWED_PAGE)
     names = tuple([name for name, _ in headers])
     found = _passing_by_kind[stream, length is not None, added][names]
     relayed = [*found.pick(headers)]

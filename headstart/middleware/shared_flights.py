@@ -146,9 +146,9 @@ class LeaseClaim:
 
     __slots__ = ("elsewhere", "exact", "form", "name", "owned")
 
-    def __init__(self, identity: Hashable, form: AnswerForm) -> None:
-        """Make a claim. Equal calls have the same ``identity`` in all processes."""
-        hashed = blake2b(repr((MESSAGES_VERSION, identity)).encode(), digest_size=20)
+    def __init__(self, join_key: Hashable, form: AnswerForm) -> None:
+        """Make a claim. Equal calls have the same ``join_key`` in all processes."""
+        hashed = blake2b(repr((MESSAGES_VERSION, join_key)).encode(), digest_size=20)
         self.name = hashed.hexdigest()
         self.form = form
         self.exact = ""

@@ -381,6 +381,17 @@ async def test_the_lease_of_a_call_ends_with_it(redis: RedisServer, fault: Statu
         assert not node.parts[0].flights
 
 
+async def test_the_lease_of_a_call_ends_when_its_only_client_leaves(redis: RedisServer) -> None:
+    async with asking_nodes(redis, 1) as (found, provider, asking):
+        provider.open.clear()
+        leaving = asking.tasks.create_task(found[0].ask())
+        await until(lambda: readers(found) == 1)
+        leaving.cancel()
+        with contextlib.closing(redis.client()) as client:
+            await until(lambda: not client.keys("*lease:*"))
+        provider.open.set()
+
+
 async def test_when_the_owner_fails_one_follower_asks_for_the_others(redis: RedisServer) -> None:
     async with asking_nodes(redis) as (found, provider, asking):
         first, *others = found

@@ -312,7 +312,8 @@ async def test_a_clock_that_is_put_forward_pays_for_no_audit(
         now += 7200
         hit_decider = running.parts[0].hit_decider
         assert hit_decider is not None
-        assert not hit_decider.audits.draw_null_audit()
+        audits = hit_decider.audits
+        assert not audits.draw(audits.null_rate(0.0))
 
 
 async def test_only_if_cached_is_answered_from_the_cache_even_when_drawn_for_an_audit() -> None:

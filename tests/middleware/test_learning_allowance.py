@@ -56,16 +56,17 @@ def test_mode_rate_and_budget_decide_which_audits_are_drawn(
     options: AuditSettings, hit: bool, exact: bool
 ) -> None:
     audits = Audits(options, Clock())
-    assert (audits.draw_audit(0.0), audits.draw_null_audit()) == (hit, exact)
+    rates = audits.rate(0.0), audits.null_rate(0.0)
+    assert [audits.draw(rate) for rate in rates] == [hit, exact]
 
 
 def test_a_domain_may_ask_for_more_audits_than_the_floor() -> None:
     audits = Audits(AuditSettings(rate=0.0), Clock())
-    assert audits.draw_audit(1.0)
+    assert audits.draw(audits.rate(1.0))
 
 
 def test_draws_are_about_as_frequent_as_the_rate() -> None:
     audits = Audits(AuditSettings(rate=0.1), Clock())
-    drawn = sum(audits.draw_audit(0.0) for _ in range(5000))
+    drawn = sum(audits.draw(audits.rate(0.0)) for _ in range(5000))
     # Nine standard deviations around 500.
     assert 300 < drawn < 700

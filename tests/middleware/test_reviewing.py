@@ -41,7 +41,7 @@ class CountingStore(MemoryStore):
 
 
 def ids(reviews: Reviews) -> list[str]:
-    return [label.id for label in reviews.open()]
+    return [label.id for label in reviews.unreviewed()]
 
 
 async def test_labels_are_read_once() -> None:
@@ -52,7 +52,7 @@ async def test_labels_are_read_once() -> None:
     await reviews.follow(store)
     await reviews.follow(store)
     assert store.read == 2501
-    assert len(reviews.open()) == 2501
+    assert len(reviews.unreviewed()) == 2501
 
 
 async def test_the_newest_pairs_are_kept() -> None:

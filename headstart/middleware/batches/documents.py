@@ -7,6 +7,7 @@ sentence that does not fit at words. Each item of a list becomes a call.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -63,7 +64,8 @@ def split_document(text: str, most: int, count: Callable[[str], int]) -> list[st
     parts: list[str] = []
     taken: list[str] = []
     tokens = 0
-    for piece, size in _pieces(text, most, count, (_paragraphs, _sentences, _words)):
+    cuts = (partial(_cut_after, _PARAGRAPH), _sentences, partial(_cut_after, _WORD))
+    for piece, size in _pieces(text, most, count, cuts):
         if taken and tokens + size > most:
             parts.append("".join(taken))
             taken, tokens = [], 0
@@ -94,16 +96,8 @@ def _pieces(
                 yield piece[start : start + most], min(most, count(piece[start : start + most]))
 
 
-def _paragraphs(text: str) -> Iterator[str]:
-    return _cut_after(_PARAGRAPH, text)
-
-
 def _sentences(text: str) -> Iterator[str]:
     return (text[start:end] for start, end in sentences(text))
-
-
-def _words(text: str) -> Iterator[str]:
-    return _cut_after(_WORD, text)
 
 
 def _cut_after(end: re.Pattern[str], text: str) -> Iterator[str]:

@@ -46,6 +46,13 @@ _FIRST = ("model", "tools", "system", "instructions")
 _TEXTS = ("messages", "input", "contents", "prompt")
 
 
+class CallPlace(NamedTuple):
+    """The place of a call in a batch: its request's, and its step if a document is split."""
+
+    place: int
+    step: MapStep | None
+
+
 class BatchRequest(NamedTuple):
     """One request of a batch."""
 
@@ -58,6 +65,11 @@ class BatchRequest(NamedTuple):
     """The document that is split into parts. Each part gets a call."""
     step: MapStep | None = None
     """The place of this call among the calls for one document; None if nothing is split."""
+
+    @property
+    def call(self) -> CallPlace:
+        """The place of its call in the batch."""
+        return CallPlace(self.place, self.step)
 
     @property
     def identity(self) -> tuple[str, bytes]:
@@ -231,7 +243,7 @@ class BatchJournal:
                 digest.update(msgspec.json.encode((each.document, mapped)))
         self.path = path
         self._head = _JournalHead(requests=len(requests), digest=digest.hexdigest())
-        self._kept: dict[tuple[int, MapStep | None], _JournalPlace] = {}
+        self._kept: dict[CallPlace, _JournalPlace] = {}
         self.results: list[BatchResult] = []
         """The results in the journal when it was opened, without ``row``. A later line of a request
         replaces an earlier one."""
@@ -291,7 +303,7 @@ class BatchJournal:
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{self.path}, byte {start}: {error}") from error
             kept = _JournalPlace(result.succeeded, start, len(line))
-            self._kept[result.place, result.step] = kept
+            self._kept[CallPlace(result.place, result.step)] = kept
             if result.step is None:
                 found[result.place] = msgspec.structs.replace(result, row=msgspec.Raw(b""))
             start += len(line)
@@ -299,16 +311,16 @@ class BatchJournal:
 
     def succeeded(self, place: int) -> bool:
         """Return whether the request at this place has its answer."""
-        kept = self._kept.get((place, None))
+        kept = self._kept.get(CallPlace(place, None))
         return kept is not None and kept.succeeded
 
     def holds(self, place: int) -> bool:
         """Return whether the request at this place has an answer or an error."""
-        return (place, None) in self._kept
+        return CallPlace(place, None) in self._kept
 
     def step(self, place: int, step: MapStep) -> BatchResult | None:
         """Return the answer to one call for a document, if it has one."""
-        kept = self._kept.get((place, step))
+        kept = self._kept.get(CallPlace(place, step))
         return self._result(kept) if kept is not None and kept.succeeded else None
 
     def add(self, result: BatchResult) -> None:
@@ -316,7 +328,7 @@ class BatchJournal:
         start = self._end
         self._write(msgspec.json.encode(result))
         kept = _JournalPlace(result.succeeded, start, self._end - start)
-        self._kept[result.place, result.step] = kept
+        self._kept[CallPlace(result.place, result.step)] = kept
 
     def submit(self, submission: Submission) -> None:
         """Write a submission, and wait until it is on the disk. Raises OSError."""

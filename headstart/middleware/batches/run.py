@@ -28,7 +28,7 @@ from headstart.usual_calls import RecentPrompts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headstart.middleware.batches.journal import BatchJournal, BatchRequest
+    from headstart.middleware.batches.journal import BatchJournal, BatchRequest, CallPlace
     from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.middleware.upstreams.batched import BatchTier
     from headstart.types import ASGIApp, Headers, Message
@@ -197,11 +197,11 @@ class BatchRun:
     stopped_by: str | None = None
     _open: int = 0
     """The number of requests that run, with or without a call."""
-    _tries: Counter[tuple[int, MapStep | None]] = field(default_factory=Counter)
+    _tries: Counter[CallPlace] = field(default_factory=Counter)
     _deferred: list[tuple[BatchRequest, str]] = field(default_factory=list)
     """The requests that wait for the provider's batch, with the digests of their calls."""
-    _settled: set[tuple[int, MapStep | None]] = field(default_factory=set)
-    """The requests whose answer is in a batch that has ended."""
+    _settled: set[CallPlace] = field(default_factory=set)
+    """The calls whose answer is in a batch that has ended."""
     _documents: dict[int, _SplitRequest] = field(default_factory=dict)
     """Documents by the place of their request."""
     _equal: dict[tuple[str, bytes], list[BatchRequest]] = field(default_factory=dict)
@@ -238,19 +238,19 @@ class BatchRun:
 
     async def run(self) -> None:
         """Ask all requests that have no answer yet. Raises HeadstartError."""
-        await self._ask_all()
+        await self._ask_waiting()
         while self.tier is not None and self._deferred and self.stopped_by is None:
             settled = await self.tier.settle(self._sleep)
             deferred, self._deferred = self._deferred, []
             if settled:
-                self._settled = {(each.place, each.step) for each, _ in deferred}
+                self._settled = {each.call for each, _ in deferred}
                 for request, digest in deferred:
                     error = self.tier.error(digest)
                     if error is None:
                         self._waiting.append(request)
                     else:
                         self._keep(request, BatchReply(error[0], (), error[1]), "", None)
-                await self._ask_all()
+                await self._ask_waiting()
                 if self.stopped_by is None:
                     await self.tier.close_round()
 
@@ -262,7 +262,7 @@ class BatchRun:
                 await self._changed.wait()
         return self.stopped_by is None
 
-    async def _ask_all(self) -> None:
+    async def _ask_waiting(self) -> None:
         """Ask the requests that wait, until each has an answer or is deferred."""
         async with asyncio.TaskGroup() as group:
             syncing = group.create_task(self._keep_synced())
@@ -272,7 +272,7 @@ class BatchRun:
                     self._release(self._waiting.popleft())
                 elif self._waiting and self._has_room():
                     self._open += 1
-                    group.create_task(self._answer(self._waiting.popleft()))
+                    group.create_task(self._run_request(self._waiting.popleft()))
                     # A hit ends without waiting, so this lets other tasks run.
                     await asyncio.sleep(0)
                 else:
@@ -308,16 +308,17 @@ class BatchRun:
                 synced = self.counts.done
                 await asyncio.to_thread(self.journal.sync)
 
-    async def _answer(self, request: BatchRequest) -> None:
+    async def _run_request(self, request: BatchRequest) -> None:
         try:
-            await self._ask(request)
+            await self._ask_once(request)
         finally:
             self._open -= 1
             self._changed.set()
 
-    async def _ask(self, request: BatchRequest) -> None:
+    async def _ask_once(self, request: BatchRequest) -> None:
+        """Ask a request; keep its answer, or leave the request to a later try."""
         headers = (*self._headers, *_REQUIRED.get(request.path, ()))
-        settled = (request.place, request.step) in self._settled
+        settled = request.call in self._settled
         if settled:  # the provider's batch has an answer that was paid for: do not ask the cache
             headers = (*headers, (b"cache-control", b"no-cache"))
         reply = await ask(self.app, request.path, headers, request.body)
@@ -360,9 +361,8 @@ class BatchRun:
         if hopeless and reply.status >= 400:
             self.stop(f"only a person can correct this: {error_text(reply)}")
             return False
-        call = request.place, request.step
-        self._tries[call] += 1
-        if reply.status in _TRANSIENT and self._tries[call] < MOST_TRIES:
+        self._tries[request.call] += 1
+        if reply.status in _TRANSIENT and self._tries[request.call] < MOST_TRIES:
             self._waiting.append(request)
             return False
         return True
@@ -407,7 +407,7 @@ class BatchRun:
         if request.step is None:
             self._end(result)
         else:
-            self._keep_step(self._documents[request.place], request.step, result, id, reply)
+            self._keep_step(request.step, result, id, reply)
         self._release(request)
 
     def _release(self, request: BatchRequest) -> None:
@@ -474,38 +474,35 @@ class BatchRun:
                 self._end_document(document)
                 return []
 
-    def _keep_step(
-        self,
-        document: _SplitRequest,
-        step: MapStep,
-        result: BatchResult,
-        id: str,
-        reply: BatchReply,
-    ) -> None:
+    def _keep_step(self, step: MapStep, result: BatchResult, id: str, reply: BatchReply) -> None:
         """Keep the answer to one call for a document, and go on with the document."""
-        status, reason = reply.status, error_text(reply)
-        if result.succeeded:
-            try:
-                document.take(step, result)
-            except StepError as error:
-                status, reason = 502, str(error)
+        document = self._documents[result.place]
+        if not result.succeeded:
+            return self._fail_document(step, result, id, reply.status, error_text(reply))
+        try:
+            document.take(step, result)
+        except StepError as error:
+            return self._fail_document(step, result, id, 502, str(error))
+        self.counts.parts_done += 1
+        if self._add(result) and document.mapped.is_answered and not document.failed:
+            if document.mapped.rise():
+                calls = self._go_on(document)
+                self._waiting.extendleft(filter(self._is_first, reversed(calls)))
             else:
-                self.counts.parts_done += 1
-                if self._add(result) and document.mapped.is_answered and not document.failed:
-                    rises = document.mapped.rise()
-                    calls = self._go_on(document) if rises else []
-                    self._waiting.extendleft(filter(self._is_first, reversed(calls)))
-                    if not rises:
-                        self._end_document(document)
-                return
-        if not document.failed:
-            document.failed = True
-            parts = len(document.mapped.bodies)
-            what = "part" if step.level == 0 else f"--reduce, level {step.level}, call"
-            message = f"{what} {step.number + 1} of {parts}: {reason}"
-            body = plain_error("part_failed", message)
-            row = output_row(document.request, id, status, body)
-            self._end(msgspec.structs.replace(result, succeeded=False, row=row, step=None))
+                self._end_document(document)
+
+    def _fail_document(
+        self, step: MapStep, result: BatchResult, id: str, status: int, reason: str
+    ) -> None:
+        """Keep the error of the first call that failed as the answer to the whole document."""
+        document = self._documents[result.place]
+        if document.failed:
+            return
+        document.failed = True
+        what = "part" if step.level == 0 else f"--reduce, level {step.level}, call"
+        message = f"{what} {step.number + 1} of {len(document.mapped.bodies)}: {reason}"
+        row = output_row(document.request, id, status, plain_error("part_failed", message))
+        self._end(msgspec.structs.replace(result, succeeded=False, row=row, step=None))
 
     def _end_document(self, document: _SplitRequest) -> None:
         request = document.request

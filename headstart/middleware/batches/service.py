@@ -22,7 +22,6 @@ import msgspec
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.dialects.responses_chains import list_page
-from headstart.embeddings.stores.records import DeletionClock
 from headstart.errors import (
     ConfigError,
     Forbidden,
@@ -46,7 +45,7 @@ from headstart.middleware.batches.journal import (
 )
 from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.body import declared_length, iterate_body, paced
-from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
+from headstart.middleware.concurrency import ConcurrencyLimit, Spawn, delete_regularly
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
     NO_STORE,
@@ -174,17 +173,14 @@ class BatchService:
 
     async def _sweep(self) -> None:
         """Delete old files, now and every hour, unless the clock seems to be wrong."""
-        deleting = None
-        while True:
-            try:
-                if deleting is None:
-                    newest = await asyncio.to_thread(self.folder.newest)
-                    deleting = DeletionClock(self.clock, last=newest)
-                before = deleting() - self.settings.keep_days * 86400
-                await asyncio.to_thread(self.folder.sweep, before)
-            except OSError as error:
-                logger.warning("batches.dir cannot be cleaned: %s", error.strerror)
-            await asyncio.sleep(SWEEP_S)
+        keep_s = self.settings.keep_days * 86400
+        await delete_regularly(
+            self.clock,
+            self.folder.newest,
+            lambda now: self.folder.sweep(now - keep_s),
+            lambda error: logger.warning("batches.dir cannot be cleaned: %s", error.strerror),
+            SWEEP_S,
+        )
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -494,7 +490,7 @@ class BatchService:
 
     async def _finish(self, running: _OpenBatch, reason: str | None, counts: RequestCounts) -> None:
         """Write the output, and save how the batch ended. After an OSError no output is left."""
-        owner, batch, requests, journal = running
+        _, batch, requests, journal = running
         now = self.clock()
         code, why = STOPPED, f"the batch was stopped before it was asked: {reason}"
         if reason == EXPIRED:
@@ -512,38 +508,45 @@ class BatchService:
             errors=None if reason in _ENDINGS else _errors(STOPPED, str(reason), None),
             **dict.fromkeys((*times, "finalizing_at"), int(now)),
         )
-        ids: dict[str, str] = {}
+        await asyncio.to_thread(self._save_output, running, done, unanswered, now)
+
+    def _save_output(
+        self, running: _OpenBatch, done: KeptBatch, unanswered: list[msgspec.Raw], now: float
+    ) -> None:
+        """Write the files of answers and of errors, and save the batch with their ids. It blocks.
+
+        After an OSError none of the files is left.
+        """
+        ids: dict[str, str | None] = {}
         try:
-            await asyncio.to_thread(self._write_output, running, unanswered, now, ids)
-            done = msgspec.structs.replace(done, **ids)
-            await asyncio.to_thread(self.folder.save, owner, done)
+            ids["output_file_id"] = self._write_output(running, "output", [], now)
+            ids["error_file_id"] = self._write_output(running, "error", unanswered, now)
+            self.folder.save(running.owner, msgspec.structs.replace(done, **ids))
         except OSError:
-            for id in ids.values():
-                await asyncio.to_thread(self.folder.delete, owner, id)
+            for id in filter(None, ids.values()):
+                self.folder.delete(running.owner, id)
             raise
 
     def _write_output(
-        self,
-        running: _OpenBatch,
-        unanswered: list[msgspec.Raw],
-        now: float,
-        ids: dict[str, str],
-    ) -> None:
-        """Write the files of answers and of errors, and note their ids. It blocks."""
-        for name, succeeded in (("output", True), ("error", False)):
-            place = self.folder.root / new_id("data-")
-            try:
-                count = running.journal.write_output(place, succeeded=succeeded)
-                if not succeeded and unanswered:
-                    with place.open("ab") as out:
-                        out.write(b"\n".join(map(bytes, unanswered)) + b"\n")
-                if count or (unanswered and not succeeded):
-                    place.chmod(0o600)
-                    filename = f"{running.batch.id}_{name}.jsonl"
-                    kept = self.folder.keep(running.owner, place, filename, OUTPUT, now)
-                    ids[f"{name}_file_id"] = kept.id
-            finally:
-                place.unlink(missing_ok=True)
+        self, running: _OpenBatch, name: str, more: list[msgspec.Raw], now: float
+    ) -> str | None:
+        """Write the file of answers or of errors, and ``more`` rows; return its id.
+
+        Without rows there is no file.
+        """
+        place = self.folder.root / new_id("data-")
+        try:
+            count = running.journal.write_output(place, succeeded=name == "output")
+            if not (count or more):
+                return None
+            if more:
+                with place.open("ab") as out:
+                    out.write(b"\n".join(map(bytes, more)) + b"\n")
+            place.chmod(0o600)
+            filename = f"{running.batch.id}_{name}.jsonl"
+            return self.folder.keep(running.owner, place, filename, OUTPUT, now).id
+        finally:
+            place.unlink(missing_ok=True)
 
     async def _fail(self, owner: str, batch: KeptBatch, message: str, line: int | None) -> None:
         failed = msgspec.structs.replace(

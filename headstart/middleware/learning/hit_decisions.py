@@ -149,9 +149,6 @@ class HitAction(Enum):
     ASK = "ask"
 
 
-ASK = HitAction.ASK
-
-
 class HitDecision(msgspec.Struct, frozen=True):
     """An action, the lookup to report, and the sample that a fresh answer would label."""
 
@@ -208,13 +205,81 @@ class HitDecider:
         served = lookup.entry is not None
         source = LabelSource.AUDIT if served else LabelSource.MISS
         sample = FeedbackSample(
-            id, lookup.pair, source, key.query, context.principal, served, asked=question_of(key)
-        )
+            id, lookup.pair, source, key.query, context.principal, served,
+            question_hash=question_of(key),
+        )  # fmt: skip
         self.learner.remember(sample)
         decision = self._hit(lookup, sample, may) if served else self._miss(lookup, sample, may)
         if decision.action is HitAction.ASK:
             self.learner.mark_unserved(id)
         return decision
+
+    def _exact(
+        self, id: str, lookup: Lookup, key: CacheKey, context: MatchContext, may: AllowedChecks
+    ) -> HitDecision:
+        if lookup.entry is None or key.query is None or not may.twice:
+            return HitDecision(HitAction.SERVE, lookup)
+        domain = self.learner.domains.find(context.domain)
+        rate = self.audits.null_rate(0.0 if domain is None else domain.null_rate())
+        if not self.audits.draw(rate):
+            return HitDecision(HitAction.SERVE, lookup)
+        sample = self.null_sample(id, lookup.entry, key.query, context, stores=True)
+        return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
+
+    def _hit(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
+        domain = self.learner.domains.find(sample.pair.domain)
+        labels = 0 if domain is None else domain.labels
+        if self.shadow or labels < self.shadow_first:
+            self.budget.take()
+            return HitDecision(HitAction.ASK, _as_miss(lookup, "shadow"), sample)
+        background = may.twice and self.audits.settings.mode == "background"
+        if domain is None or not (background or may.ask):
+            return HitDecision(HitAction.SERVE, lookup, sample)
+        rate = self.audits.rate(domain.audit_rate(self.audits.settings.rate))
+        if not self.audits.draw(rate):
+            return HitDecision(HitAction.SERVE, lookup, sample)
+        self.budget.take()
+        sample = sample._replace(draw_probability=rate)
+        if background:
+            return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
+        return HitDecision(HitAction.ASK, _as_miss(lookup, "audit"), sample)
+
+    def _miss(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
+        """Draw whether a miss is compared. The draw must not depend on the fresh answer."""
+        verdict, max_error = sample.pair.verdict, self.error_limit.max_error
+        share = comparison_share(verdict, max_error, self.budget.left())
+        if not self.audits.draw_share(share):
+            return HitDecision(HitAction.ASK, lookup)
+        self.budget.take()
+        sample = sample._replace(draw_probability=share)
+        if may.twice and self.audits.asks_twice:
+            domain = self.learner.domains.find(sample.pair.domain)
+            rate = 0.0 if domain is None else domain.repeat_rate(verdict, sample.pair.entry.id)
+            sample = sample._replace(twice=self.audits.draw(rate))
+        return HitDecision(HitAction.ASK, lookup, sample)
+
+    def null_sample(
+        self, id: str, entry: Entry, question: str, context: MatchContext, *, stores: bool
+    ) -> FeedbackSample:
+        """Return the sample of a null audit: another answer to the question of the entry.
+
+        For an exact hit, the fresh answer is newer than the stored one, so it is stored. The second
+        answer to a miss is not stored (``stores``), and its domain counts it. The comparison is
+        charged to the budget.
+        """
+        self.budget.take()
+        if not stores and (domain := self.learner.domains.find(context.domain)) is not None:
+            domain.asked_twice += 1
+        verdict = Verdict(serves=True, similarity=1.0)
+        pair = UnlabelledPair(domain=context.domain, entry=entry, verdict=verdict)
+        return FeedbackSample(
+            id, pair, LabelSource.NULL, question, context.principal, served=True, stores=stores
+        )
+
+    def refuse_entry(self, entry: str, key: CacheKey) -> str | None:
+        """Return the reason if a person called the entry wrong for the key's question, or None."""
+        vetoes = self.learner.domains.vetoes
+        return FEEDBACK if vetoes and vetoes.refuses(entry, question_of(key)) else None
 
     def book_audit(
         self,
@@ -244,25 +309,6 @@ class HitDecider:
             )
         )
 
-    def refuse_entry(self, entry: str, key: CacheKey) -> str | None:
-        """Return the reason if a person called the entry wrong for the key's question, or None."""
-        vetoes = self.learner.domains.vetoes
-        return FEEDBACK if vetoes and vetoes.refuses(entry, question_of(key)) else None
-
-    def _miss(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
-        """Draw whether a miss is compared. The draw must not depend on the fresh answer."""
-        verdict, max_error = sample.pair.verdict, self.error_limit.max_error
-        share = comparison_share(verdict, max_error, self.budget.left())
-        if not self.audits.draw_share(share):
-            return HitDecision(HitAction.ASK, lookup)
-        self.budget.take()
-        sample = sample._replace(draw_probability=share)
-        if may.twice and self.audits.asks_twice:
-            domain = self.learner.domains.find(sample.pair.domain)
-            asked = 0.0 if domain is None else domain.repeat_rate(verdict, sample.pair.entry.id)
-            sample = sample._replace(twice=self.audits.draw_repeat(asked))
-        return HitDecision(HitAction.ASK, lookup, sample)
-
     def explain(self, id: str) -> Explanation | None:
         """Explain the verdict on a recent request; return None if nothing was compared.
 
@@ -273,68 +319,15 @@ class HitDecider:
             return None
         return explain(sample.pair, self.learner.domains.get(sample.pair.domain))
 
-    async def score(self, label: Label) -> float | None:
-        """Return the present score of a labelled pair, or None. Raises StoreError."""
+    async def score(self, label: Label) -> DoubtfulPair | None:
+        """Return a labelled pair with its score now; None: it has none. Raises StoreError."""
         domain = await self.learner.domains.load(label.domain)
         if label.version != domain.version or not label.features:
             return None
-        return domain.score(unpack_features(label.features), label.entry)
-
-    async def doubt(self, label: Label) -> float:
-        """Return how far a labelled pair is from the threshold; 0 where the judge was unsure."""
-        if label.same is None:
-            return 0.0
-        score = await self.score(label)
-        domain = await self.learner.domains.load(label.domain)
+        score = domain.score(unpack_features(label.features), label.entry)
         threshold = domain.threshold() if domain.rule is Rule.LEARNED else None
-        return abs((score or 0.0) - (threshold or 0.0))
-
-    def _hit(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
-        domain = self.learner.domains.find(sample.pair.domain)
-        labels = 0 if domain is None else domain.labels
-        if self.shadow or labels < self.shadow_first:
-            self.budget.take()
-            return HitDecision(HitAction.ASK, _as_miss(lookup, "shadow"), sample)
-        background = may.twice and self.audits.settings.mode == "background"
-        if domain is None or not (background or may.ask):
-            return HitDecision(HitAction.SERVE, lookup, sample)
-        rate = domain.audit_rate(self.audits.settings.rate)
-        if not self.audits.draw_audit(rate):
-            return HitDecision(HitAction.SERVE, lookup, sample)
-        self.budget.take()
-        sample = sample._replace(draw_probability=self.audits.rate(rate))
-        if background:
-            return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
-        return HitDecision(HitAction.ASK, _as_miss(lookup, "audit"), sample)
-
-    def _exact(
-        self, id: str, lookup: Lookup, key: CacheKey, context: MatchContext, may: AllowedChecks
-    ) -> HitDecision:
-        if lookup.entry is None or key.query is None or not may.twice:
-            return HitDecision(HitAction.SERVE, lookup)
-        domain = self.learner.domains.find(context.domain)
-        if not self.audits.draw_null_audit(0.0 if domain is None else domain.null_rate()):
-            return HitDecision(HitAction.SERVE, lookup)
-        sample = self.null_sample(id, lookup.entry, key.query, context, stores=True)
-        return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
-
-    def null_sample(
-        self, id: str, entry: Entry, question: str, context: MatchContext, *, stores: bool
-    ) -> FeedbackSample:
-        """Return the sample of a null audit: another answer to the question of the entry.
-
-        For an exact hit, the fresh answer is newer than the stored one, so it is stored. The second
-        answer to a miss is not stored (``stores``), and its domain counts it. The comparison is
-        charged to the budget.
-        """
-        self.budget.take()
-        if not stores and (domain := self.learner.domains.find(context.domain)) is not None:
-            domain.asked_twice += 1
-        verdict = Verdict(serves=True, similarity=1.0)
-        pair = UnlabelledPair(domain=context.domain, entry=entry, verdict=verdict)
-        return FeedbackSample(
-            id, pair, LabelSource.NULL, question, context.principal, served=True, stores=stores
-        )
+        distance = 0.0 if label.same is None else abs(score - (threshold or 0.0))
+        return DoubtfulPair(label, score, distance)
 
 
 def _as_miss(lookup: Lookup, reason: str) -> Lookup:
@@ -354,6 +347,8 @@ class DoubtfulPair(NamedTuple):
 
     label: Label
     score: float
+    distance: float
+    """How far the score is from the threshold; 0 where the judge was unsure."""
 
 
 class Reviews:
@@ -383,7 +378,7 @@ class Reviews:
         """Return the newest label of a pair, reviewed or not."""
         return self._pairs.get((id, entry))
 
-    def open(self) -> list[Label]:
+    def unreviewed(self) -> list[Label]:
         """Return the pairs that nobody has reviewed, newest first."""
         pairs = reversed(self._pairs.items())
         return [label for pair, label in pairs if pair not in self._reviewed]
@@ -420,8 +415,7 @@ async def most_doubtful(labels: Sequence[Label], hit_decider: HitDecider) -> lis
             await anyio.lowlevel.checkpoint()
         if label.domain not in domains:
             continue
-        score = await hit_decider.score(label)
-        if score is not None:
-            found.append((await hit_decider.doubt(label), DoubtfulPair(label, score)))
-    found.sort(key=lambda each: each[0])
-    return [doubt for _, doubt in found]
+        pair = await hit_decider.score(label)
+        if pair is not None:
+            found.append(pair)
+    return sorted(found, key=lambda each: each.distance)

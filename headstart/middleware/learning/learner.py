@@ -158,47 +158,37 @@ class Audits:
         self.budget = CallBudget(settings.max_calls_per_hour, settings.max_usd_per_day, clock)
         self._random = random.SystemRandom()
 
-    def rate(self, asked: float) -> float:
-        """Return the share of semantic hits to audit.
+    def rate(self, least: float) -> float:
+        """Return the share of semantic hits to audit. Their domain needs at least ``least``."""
+        return 0.0 if self.settings.mode == "off" else max(least, self.settings.rate)
 
-        ``asked`` is the share that their domain asks for.
+    def null_rate(self, least: float) -> float:
+        """Return the share of exact hits to audit. Their domain needs at least ``least``.
+
+        Such audits are made only in the background, and only if the setting is above 0.
         """
-        return 0.0 if self.settings.mode == "off" else max(asked, self.settings.rate)
-
-    def draw_audit(self, asked: float) -> bool:
-        """Decide whether to audit one semantic hit."""
-        return self._draw(self.rate(asked))
-
-    def draw_null_audit(self, asked: float = 0.0) -> bool:
-        """Decide whether to audit one exact hit.
-
-        Such audits are made only in the background, and only if ``null_rate`` is above 0.
-        """
-        floor = self.settings.null_rate
-        return self.settings.mode == "background" and bool(floor) and self._draw(max(asked, floor))
+        rate = self.settings.null_rate
+        return max(least, rate) if self.settings.mode == "background" and rate else 0.0
 
     @property
     def asks_twice(self) -> bool:
         """Whether some misses are asked twice, which happens only in the background."""
         return self.settings.mode == "background" and self.settings.ask_twice
 
-    def draw_repeat(self, asked: float) -> bool:
-        """Decide whether to ask the provider twice about one miss."""
-        return bool(asked) and self._draw(asked)
+    def draw(self, rate: float) -> bool:
+        """Decide whether to make one further call, with the probability ``rate`` and the budget."""
+        return self.draw_share(rate) and self.budget.take()
 
     def draw_share(self, share: float) -> bool:
         """Return True with the probability ``share``, without using the budget."""
         return self._random.random() < share
-
-    def _draw(self, rate: float) -> bool:
-        return self.draw_share(rate) and self.budget.take()
 
 
 # --- the learner ----------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
-CLEAR = (0.02, 0.95)
+CLEARLY_DIFFERENT, CLEARLY_SAME = 0.02, 0.95
 """The answers are encoded only if the probability by words alone is between these two.
 
 An encoding is the most expensive part of a comparison. On pairs judged by people, words alone
@@ -303,7 +293,7 @@ def _judge_words(
     """Judge two answers by their words; return also the texts to encode, if words do not decide."""
     pair = AnswerPair(cached, fresh, questions)
     agreement = pair.judge(None)
-    doubtful = CLEAR[0] < agreement.probability < CLEAR[1]
+    doubtful = CLEARLY_DIFFERENT < agreement.probability < CLEARLY_SAME
     return pair, agreement, pair.texts_to_encode if doubtful else ()
 
 
@@ -353,8 +343,8 @@ class FeedbackSample(NamedTuple):
     served: bool = False
     draw_probability: float = 1.0
     """The probability that such a request gives a label."""
-    asked: str = ""
-    """Hash of the question, under which feedback is kept."""
+    question_hash: str = ""
+    """The hash under which feedback is kept."""
     twice: bool = False
     """Whether to ask the provider again after it has answered this miss: a null audit."""
     stores: bool = True
@@ -557,7 +547,7 @@ class Learner:
             stored=stored,
             principal=sample.principal,
             draw_probability=sample.draw_probability,
-            question=sample.asked,
+            question=sample.question_hash,
         )
 
     def _report(self, error: Exception) -> None:

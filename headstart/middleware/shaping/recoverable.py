@@ -432,7 +432,7 @@ class _RecoveredAnswer:
         first = self.parts[0]
         if late is not None and not held:
             yield late
-        if not any(_calls_our_tool((event,)) for piece in held for event in piece.events):
+        if not any(_calls_our_tool(piece.events) for piece in held):
             for piece in held:
                 yield piece
             self._finish(first)

@@ -16,6 +16,7 @@ import msgspec
 from headstart.attempts import RoutingEstimate, ShapingEffect, Tokens, sum_tokens
 from headstart.dialects.registry import DIALECTS, FORMS, is_translated
 from headstart.errors import HeadstartError, InvalidRequest, UpstreamProtocolError
+from headstart.middleware.request_context import BYTES_PER_TOKEN
 from headstart.middleware.translated_reading import StreamWriter, with_usage
 from headstart.observe import Observer, StageFailed
 from headstart.policies.output.answer_limits import cut_by
@@ -298,8 +299,6 @@ def _write_body(
 
 # --- edits of a JSON body that keep all other bytes -----------------------------------------------
 
-_BYTES_PER_TOKEN = 4
-
 
 def with_document(call: Call, document: dict[str, Any], *, max_tokens: int | None = None) -> Call:
     """Return the call with another document in its place; the rest of the request is kept.
@@ -316,7 +315,7 @@ def with_document(call: Call, document: dict[str, Any], *, max_tokens: int | Non
         old, new = ({k: v for k, v in each.items() if k != "model"} for each in (old, new))
     body = bytes(_edit(old, new, msgspec.Raw(call.body)))
     limit = request.max_tokens if max_tokens is None else max_tokens
-    longer = (len(body) - len(call.body)) // _BYTES_PER_TOKEN
+    longer = (len(body) - len(call.body)) // BYTES_PER_TOKEN
     return msgspec.structs.replace(
         call,
         body=body,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from headstart.attempts import AttemptRole, RoutingEstimate
 from headstart.errors import UpstreamError
 from headstart.middleware.flights import AnswerForm, Flight, OwnedCall
-from headstart.middleware.reading import BodyReader, body_reader
+from headstart.middleware.reading import body_reader
 from headstart.middleware.shared_flights import (
     AnswerEnded,
     BodyPart,
@@ -18,6 +18,7 @@ from headstart.middleware.shared_flights import (
     OwnerLost,
     wait_until_settled,
 )
+from headstart.middleware.upstreams.outgoing import pieces_of
 from headstart.policies.routing.schedule import ANY_WAIT, JoinTerms, join_terms, twin_wait_s
 from headstart.reply import Reply, Transcript, read_whole, replayed
 from headstart.types import Call, Entry, Headers, Lease, Origin, Piece
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate, Upstream
-    from headstart.middleware.shared_flights import LeaseClaim, RemoteAnswer, SharedFlights
+    from headstart.middleware.reading import BodyReader
+    from headstart.middleware.shared_flights import (
+        Answer,
+        LeaseClaim,
+        RemoteAnswer,
+        SharedFlights,
+    )
     from headstart.settings import JoinStreams
 
     Render: TypeAlias = Callable[[Entry], "tuple[Headers, bytes, int] | None"]
@@ -65,7 +72,7 @@ class WaitingCall(NamedTuple):
             return None
         headers, body, status = answer
         reader, transcript = body_reader(status, headers, self.dialect), Transcript()
-        pieces = _of_body(body, reader, transcript)
+        pieces = pieces_of(body, reader, transcript)
         reply = Reply(entry.origin.upstream, status, headers, pieces, transcript=transcript)
         reply.followed = _Stored(entry.origin)
         return reply
@@ -172,14 +179,6 @@ class _Stored(NamedTuple):
     origin: Origin
 
 
-async def _of_body(
-    body: bytes, reader: BodyReader, transcript: Transcript
-) -> AsyncGenerator[Piece]:
-    for piece in (reader.feed(body), reader.end()):
-        transcript.add(piece)
-        yield piece
-
-
 class _OwnersAnswer:
     """A candidate that answers with the owner's call. If it breaks off, our own call rescues it."""
 
@@ -216,7 +215,8 @@ class _OwnersAnswer:
     async def _begun(self, following: RemoteAnswer, call: Call) -> Reply:
         opened = await following.next()
         if not isinstance(opened, HeadCame):
-            raise _lost(opened, call)
+            _take_attempts(opened, call)
+            raise _lost(opened)
         transcript = Transcript()
         reader = body_reader(opened.status, opened.headers, self._waiting.dialect)
         pieces = _pieces(following, reader, transcript, call)
@@ -256,18 +256,22 @@ async def _pieces(
             transcript.add(piece)
             yield piece
             continue
-        lost = _lost(message, call)
+        _take_attempts(message, call)
         if not (isinstance(message, AnswerEnded) and message.whole):
-            raise lost
+            raise _lost(message)
         piece = reader.end()
         transcript.add(piece)
         yield piece
         return
 
 
-def _lost(message: object, call: Call) -> OwnerLost:
-    """Return the error of an answer that ends here; book the calls that its owner has not."""
-    again = isinstance(message, AnswerEnded) and message.again
+def _take_attempts(message: Answer, call: Call) -> None:
+    """Book the attempts that no client of the owner has booked, from the answer's last message."""
     for attempt in message.attempts if isinstance(message, AnswerEnded) else ():
         call.log.book(attempt)
+
+
+def _lost(message: Answer) -> OwnerLost:
+    """Return the error of an answer that broke off with this message."""
+    again = isinstance(message, AnswerEnded) and message.again
     return OwnerLost("the process that made the call could not finish it", again=again)

@@ -598,8 +598,7 @@ class HTTPUpstream:
 
         The first bytes tell JSON from a stream. An error is read whole: it may tell when to retry.
         """
-        transcript, first = Transcript(), b""
-        secrets = self.writer.secrets
+        transcript, first, secrets = Transcript(), b"", self.writer.secrets
         content = MaskedBody(response.content, secrets) if secrets else response.content
         head = read_head(response.status, response.raw_headers, secrets)
         request = incoming.call.request
@@ -622,7 +621,7 @@ class HTTPUpstream:
             headers = with_retry_after(headers, error_body)
             pieces = pieces_of(error_body, reader, transcript)
         else:
-            pieces = self._pieces(response, (content, first), reader, transcript, incoming.own)
+            pieces = self._pieces(response, content, first, reader, transcript, incoming.own)
 
         async def close(error: BaseException | None) -> None:
             body = response.content
@@ -659,17 +658,18 @@ class HTTPUpstream:
     async def _pieces(
         self,
         response: _Response,
-        body: tuple[MaskedBody | aiohttp.StreamReader, bytes],
+        content: MaskedBody | aiohttp.StreamReader,
+        first: bytes,
         reader: BodyReader,
         transcript: Transcript,
         own: UpstreamDialect | None,
     ) -> AsyncGenerator[Piece]:
-        """Yield the answer as it arrives, after the bytes of ``body`` that were read already.
+        """Yield the answer as it arrives, after the ``first`` bytes, which were read already.
 
         It is over at its terminal event, even if its body goes on. Raises UpstreamError when it
         breaks off.
         """
-        (content, first), until = body, None
+        until = None
         try:
             data = first or await content.read(READ_BYTES)
             if (connection := response.connection) is not None and connection.protocol is not None:

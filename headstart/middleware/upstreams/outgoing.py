@@ -338,13 +338,10 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
 async def pieces_of(
     body: bytes, reader: BodyReader, transcript: Transcript
 ) -> AsyncGenerator[Piece]:
-    """Yield the pieces of a body that was read ahead."""
-    piece = reader.feed(body)
-    transcript.add(piece)
-    yield piece
-    piece = reader.end()
-    transcript.add(piece)
-    yield piece
+    """Yield the pieces of a body that is whole."""
+    for piece in (reader.feed(body), reader.end()):
+        transcript.add(piece)
+        yield piece
 
 
 AFTER_END_S = 1.0
@@ -473,10 +470,11 @@ class RequestWriter:
                 sent = replace(sent, body=marked, transforms=(*sent.transforms, name))
         model = call.deployment if call.request is None else call.request.model
         real = upstream.models.get(model, model)
-        body, refused = self.refused.without(real, sent.body) if client is not own else (b"", ())
-        if refused:
-            dropped = [f"dropped:{name}" for name in refused]
-            sent = replace(sent, body=body, transforms=(*sent.transforms, *dropped))
+        if client is not own:
+            body, refused = self.refused.without(real, sent.body)
+            if refused:
+                dropped = [f"dropped:{name}" for name in refused]
+                sent = replace(sent, body=body, transforms=(*sent.transforms, *dropped))
         if self._raw_predict is not None:
             return self._at_model(sent, self._raw_predict)
         if upstream.api_version is None:
@@ -579,23 +577,9 @@ class RequestWriter:
             headers = [pair for pair in headers if pair[0] != "accept-encoding"]
             headers.append(("accept-encoding", "identity"))
         query = call.query_string and self._query_up(call.query_string)
+        sent = OutgoingRequest(call.path, query, headers, call.body)
         real = self._upstream.models.get(call.model, call.model)
-        client = DIALECTS.get(call.dialect)
-        operations = None if client is None else client.operations
-        path = None if operations is None else operations.with_model(call.path, real)
-        if real == call.model:
-            return OutgoingRequest(call.path, query, headers, call.body)
-        if not (call.body or path):
-            query = _with_model(query, call.model, real)
-            return OutgoingRequest(call.path, query, headers, call.body)
-        if path is not None:
-            return OutgoingRequest(path, query, headers, call.body, ("model",))
-        try:
-            body = _with_members(call.body, {"model": real})
-        except UNDECODABLE:
-            # The path names the model, and the body is not a JSON object: the upstream decides.
-            return OutgoingRequest(call.path, query, headers, call.body)
-        return OutgoingRequest(call.path, query, headers, body, ("model",))
+        return sent if real == call.model else _renamed(sent, call, real)
 
     def _edit(self, call: Call, request: ChatRequest, own: Dialect) -> OutgoingRequest:
         """Return the client's own request with the fewest edits, whose names are ``transforms``.
@@ -672,6 +656,23 @@ class RequestWriter:
         headers.append(("accept", own.stream_type if streams else "application/json"))
         headers = self._complete(headers, own, required=True)
         return OutgoingRequest(written.path, written.query, headers, body, tuple(names))
+
+
+def _renamed(sent: OutgoingRequest, call: Call, real: str) -> OutgoingRequest:
+    """Return a relayed request with the upstream's own name for its model, wherever it is named."""
+    client = DIALECTS.get(call.dialect)
+    if client is not None and client.operations is not None:
+        path = client.operations.with_model(sent.path, real)
+        if path is not None:
+            return replace(sent, path=path, transforms=("model",))
+    if not sent.body:
+        return replace(sent, query=_with_model(sent.query, call.model, real))
+    try:
+        body = _with_members(sent.body, {"model": real})
+    except UNDECODABLE:
+        # The path names the model, and the body is not a JSON object: the upstream decides.
+        return sent
+    return replace(sent, body=body, transforms=("model",))
 
 
 def _marked(

@@ -293,8 +293,9 @@ class RescuedCandidate:
         If an upstream adds no text, the answer was complete.
         """
         request, reachable = call.request, self._inner.names - call.avoid
-        able = {name: how for name, how in self._prefill.items() if how != "no"}
-        able = {name: how for name, how in able.items() if name in reachable}
+        able = {
+            name: how for name, how in self._prefill.items() if how != "no" and name in reachable
+        }
         if request is None or not able:
             return None
         form = FORMS[request.dialect]
@@ -320,10 +321,7 @@ class RescuedCandidate:
 
 def _as_rescue(call: Call, avoid: frozenset[str]) -> Call:
     return msgspec.structs.replace(
-        call,
-        role=AttemptRole.RESCUE,
-        avoid=avoid,
-        log=call.log.branch(),
+        call, role=AttemptRole.RESCUE, avoid=avoid, log=call.log.branch()
     )
 
 

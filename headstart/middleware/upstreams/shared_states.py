@@ -21,6 +21,7 @@ import os
 import struct
 import time
 from hashlib import blake2b
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
 
 import msgspec
@@ -241,12 +242,12 @@ class SharedTable(SharedLock):
         for at, head in zip(near, heads, strict=True):
             if head[0] == name:
                 return at
-        called = [_COUNTS[1].unpack_from(self.memory, at + _COUNTS_AT)[0] for at in near]
-        values = [
-            (worth_more, max(version / 1e9, called_s))
-            for (_, version, _, _, worth_more), called_s in zip(heads, called, strict=True)
+        last_calls = [_COUNTS[1].unpack_from(self.memory, at + _COUNTS_AT)[0] for at in near]
+        uses = [
+            (kept_longer, max(version / 1e9, last_call))
+            for (_, version, _, _, kept_longer), last_call in zip(heads, last_calls, strict=True)
         ]
-        at = near[values.index(min(values))]
+        at = near[uses.index(min(uses))]
         _HEAD.pack_into(self.memory, at, name, 0, 0, 0, False)  # noqa: FBT003 - a field
         return at
 
@@ -348,8 +349,8 @@ class _SharedState:
     counts: Sequence[float] = ()
     """The numbers that each call changes. The first one is the time of the last call."""
     _fields: tuple[str, ...]
-    """The names of all other fields that workers share. ``_types`` has their types."""
-    _types: Any
+    """The names of all other fields that workers share."""
+    _types: Any  # a tuple of their types
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
         super().__init__()
@@ -403,18 +404,18 @@ def _counting(method: Any) -> Any:
     return _changing(method, _Slot.write_counts)
 
 
+_BREAKER_TYPES: dict[str, Any] = {  # by the names of the fields
+    name: dict[int, bool] if name == "_unanswered" else type(value)
+    for name, value in vars(CircuitBreaker()).items()
+    if name not in ("_admitted", "_calls", "_errors", "_counted_at")  # see ``counts``
+}
+
+
 class SharedBreaker(_SharedState, CircuitBreaker):
     """A circuit breaker of all workers."""
 
-    _fields = tuple(
-        name
-        for name in vars(CircuitBreaker())
-        if name not in ("_admitted", "_calls", "_errors", "_counted_at")  # see ``counts``
-    )
-    _types = tuple[
-        bool, int, dict[int, bool], int, float, bool, float, int, float, float, float, float,
-        float, int, float,
-    ]  # fmt: skip
+    _fields = tuple(_BREAKER_TYPES)
+    _types = GenericAlias(tuple, tuple(_BREAKER_TYPES.values()))
 
     def is_kept_longer(self) -> bool:
         return self.proven

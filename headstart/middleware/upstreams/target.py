@@ -671,37 +671,36 @@ class Target:
     ) -> AttemptBooking:
         """Begin the call, if the breaker and the limits permit it; return its booking.
 
-        Raises UpstreamUnavailable.
+        ``count`` is the call's count in the limits of all nodes; None: this node counts it in its
+        own. Raises UpstreamUnavailable.
         """
         model = self._model(call)
         state = self._state(call, model.key)
         breaker, limits = state.breaker, state.limits
         with state.lock:
-            reserved, limit_s = 0, 0.0
-            known = limits.known
-            if count is not None:
-                reserved, limit_s = reserved_tokens(call, self.states.measures), count.wait_s
-            elif known:
+            reserved, limit_s, known = 0, 0.0, limits.known
+            if known or count is not None:
                 reserved = reserved_tokens(call, self.states.measures)
+            if count is not None:
+                limit_s = count.wait_s
+            elif known:
                 queued = 0 if call.queues_until is not None else state.queued
                 limit_s = limits.ready_in_s(reserved, now, 1 + queued)
             permit = breaker.admit(now) if limit_s <= 0.0 else None
             if permit is None:
                 wait_s = breaker.ready_in_s(now)
                 limited = limit_s > wait_s or breaker.limited(now)
-                if call.ignore_breaker and not limited:
-                    permit = breaker.insist(now)
-            if permit is None:
-                why = "has used up its rate limit" if limited else "is not asked while it fails"
-                raise UpstreamUnavailable(
-                    f"upstream {self.name} {why}",
-                    retry_after_s=max(limit_s, wait_s),
-                    limited=limited,
-                )
-            if count is not None:
-                taken = count.taken
-            else:
-                taken = limits.take(reserved, now) if known else NOTHING_TAKEN
+                if limited or not call.ignore_breaker:
+                    why = "has used up its rate limit" if limited else "is not asked while it fails"
+                    raise UpstreamUnavailable(
+                        f"upstream {self.name} {why}",
+                        retry_after_s=max(limit_s, wait_s),
+                        limited=limited,
+                    )
+                permit = breaker.insist(now)
+            taken = NOTHING_TAKEN if count is None else count.taken
+            if count is None and known:
+                taken = limits.take(reserved, now)
         return AttemptBooking(
             call,
             model.key,
