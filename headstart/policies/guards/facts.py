@@ -7,10 +7,13 @@ Each kind of fact has a function that reads it from the words of a prompt, and a
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import (
+    FORMATTING,
+    FORMULA,
+    SAME_SIGN,
     VOCABULARY,
     by_first_word,
     count_common_start,
@@ -694,3 +697,68 @@ def _derived(one: str, other: str) -> bool:
     if shared == min(len(one), len(other)) and max(len(one), len(other)) <= _LEAST_SHARED_LETTERS:
         return True  # US, USA
     return shared >= _LEAST_SHARED_LETTERS and {one[shared:], other[shared:]} <= _DERIVED
+
+
+# --- code --------------------------------------------------------------------------------------
+
+_CALL = re.compile(r"[^\W\d]\w*(?:\((?!e?s\))|\[\w)")
+"""Matches a call or an index: "f(a, b)", "a[i]", but not "item(s)"."""
+_INDEX = re.compile(r"(?<=[\w)\]])\[(?=\w)")
+_PIECE = re.compile(
+    r"(?P<name>[^\W\d]\w*(?:\.\w+)*)|(?P<tuple>\((?=\w+(?:, ?\w+)+\)))|(?P<open>[(\[{])"
+    r"|(?P<close>[)\]}])|(?P<sign>[-+*/%^&|=<>!~]+)|(?P<gap>\s+)|(?P<other>.)"
+)
+_PROSE_SIGNS = frozenset("-/&")
+"""Signs that are also between words of prose: "well-known", "and/or", "one - two"."""
+_NO_PARTS = frozenset({"is", "are", "be", "'", '"', "`", ";"})
+"""Words before a sign that name nothing ("where x is > 5"), and quotes."""
+
+
+def code_parts(text: str) -> list[str]:
+    """Return the names beside the signs of formulas and code, and all that is in their brackets.
+
+    Word order hardly changes a vector, and "i", "a" and "ok" are function words of prose.
+    """
+    # A space after the bracket tells an index from a placeholder such as "[name]".
+    plain = FORMATTING.sub("", _INDEX.sub("[ ", text.translate(SAME_SIGN)))
+    if FORMULA.search(plain) is None and _CALL.search(text) is None:
+        return []
+    pieces = [("", ""), ("", "")]
+    pieces += [(found.lastgroup or "", found[0]) for found in _PIECE.finditer(plain)]
+    pieces += pieces[:2]
+    inside = _inside_brackets(pieces)
+    parts: list[str] = []
+    for place, (kind, piece) in enumerate(pieces):
+        if kind in {"", "gap"} or piece in _NO_PARTS:
+            continue
+        before, after = pieces[place - 2 : place][::-1], pieces[place + 1 : place + 3]
+        calls = after[0][0] in {"open", "tuple"}
+        if inside[place] or (
+            kind == "name" and (calls or _is_operator(*before) or _is_operator(*after))
+        ):
+            parts.append(piece.lower())
+    return parts
+
+
+def _inside_brackets(pieces: Sequence[tuple[str, str]]) -> list[bool]:
+    """Tell for each piece whether it is between a pair of brackets that belong to code."""
+    steps = [0] * len(pieces)
+    opened: list[tuple[int, bool]] = []
+    for place, (kind, piece) in enumerate(pieces):
+        if kind in {"open", "tuple"}:
+            called = pieces[place - 1][0] in {"name", "close"}
+            opened.append((place, called or kind == "tuple" or piece != "("))
+        elif kind == "close" and opened:
+            first, is_code = opened.pop()
+            if is_code:
+                steps[first] += 1
+                steps[place] -= 1
+    return [depth > 0 for depth in accumulate(steps)]
+
+
+def _is_operator(beside: tuple[str, str], further: tuple[str, str]) -> bool:
+    """Tell whether a sign of code is beside a name. ``further`` is the piece after ``beside``."""
+    if beside == ("gap", " "):
+        return further[0] == "sign" and further[1] not in _PROSE_SIGNS
+    is_prose = beside[1] in _PROSE_SIGNS and further[0] == "name"
+    return beside[0] == "sign" and not is_prose

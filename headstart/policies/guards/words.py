@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # --- the parse of a prompt ------------------------------------------------------------------------
 
-PARSE_VERSION = 9
+PARSE_VERSION = 10
 """The version of parses and guards. Raise it if a stored parse changes its meaning, or if a guard
 changes its verdicts. Then prompts of other versions are not compared any more, and older labels are
 dropped. A new guard needs no new version, because it only removes candidates; nor does a new field
@@ -109,6 +109,9 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     """A sign for each distinct stem: "e" if its word is the stem and an "e" ("silicone"), "=" if
     the word is the stem ("silicon"), "-" for others, and for a stem with several endings. Empty if
     function words do not show English: in other languages a final "e" is mostly an ending."""
+    code: str = ""
+    """A digest of the names in code and of all in its brackets, in their order; "" for prose, and
+    for entries from before this field existed."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -698,17 +701,17 @@ def _plain(word: str, accents: str | None = None) -> str:
 _OTHER_SIGNS = {
     "\u00d7": "*", "\u00f7": "/", "\u2212": "-", "\u2264": "<=", "\u2265": ">=", "\u2260": "!=",
 }  # fmt: skip
-_SAME_SIGN = str.maketrans(_OTHER_SIGNS)
+SAME_SIGN = str.maketrans(_OTHER_SIGNS)
 _SPOKEN_SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 _SPOKEN = re.compile(r"(?<=\d )(?:plus|minus|times)(?= \d)", re.IGNORECASE)
-_FORMATTING = re.compile(
+FORMATTING = re.compile(
     r"^[ \t]*[*>+-]+(?=[ \t])|\*\*(?=[^\W\d])|(?<=[^\W\d])\*\*"
     r"|[<{\[]\w[\w ]*[>}\]]|[>\\]\s*\Z",
     re.MULTILINE,
 )
 """Matches bullets, quotes, bold text, placeholders such as "[name]", and a stray sign at the
 end."""
-_FORMULA = re.compile(
+FORMULA = re.compile(
     r"""
       [*^=<>|\\{}\[\]] | && | !(?==) | ```
     | \+(?=[\w(]) | (?<=\s)\+(?=\s)
@@ -723,7 +726,7 @@ _FORMULA = re.compile(
 _SIGN = re.compile(
     r"[+*^=<>|\\{}\[\]()~] | && | !(?==) | [-/](?![^\W\d]{2}) | (?<![^\W\d]{2})[-/]", re.VERBOSE
 )
-"""Matches each sign of a text that has a match of ``_FORMULA``. A hyphen or a slash between two
+"""Matches each sign of a text that has a match of ``FORMULA``. A hyphen or a slash between two
 words is none."""
 
 MAY_BE_FORMULA = re.compile(
@@ -734,11 +737,14 @@ MAY_BE_FORMULA = re.compile(
 
 def signs(text: str) -> str:
     """Return the signs of a formula or of code, in their order; "" for prose."""
-    plain = _FORMATTING.sub("", text.translate(_SAME_SIGN))
+    plain = FORMATTING.sub("", text.translate(SAME_SIGN))
     plain = _SPOKEN.sub(lambda found: _SPOKEN_SIGNS[found[0].lower()], plain)
-    return "".join(_SIGN.findall(plain)) if _FORMULA.search(plain) else ""
+    return "".join(_SIGN.findall(plain)) if FORMULA.search(plain) else ""
 
 
 def signs_differ(a: Parse, b: Parse) -> bool:
-    """Veto unless both prompts have the same signs of formulas and code, in the same order."""
-    return a.signs != b.signs
+    """Veto unless both prompts have the same signs of formulas and code, in the same order.
+
+    If both have names beside these signs, or calls such as "f(a, b)", these must be the same, too.
+    """
+    return a.signs != b.signs or (bool(a.code and b.code) and a.code != b.code)
