@@ -21,6 +21,7 @@ from headstart.policies.guards.words import (
     stem,
     stem_classes,
     stems_of,
+    without_accents,
 )
 from headstart.types import word_classes, words_of
 
@@ -282,10 +283,14 @@ _QUANTIFIER_CLASS = word_classes(
         "both": "both",
         "either": "either",
         "one": "one single",
+        "several": "several multiple",
         _ONLY: "only solely exclusively",
     }
 )
-_RIVAL_QUANTIFIERS = (("all", "some"), ("all", "one"), ("all", "any"), ("both", "either"))
+_RIVAL_QUANTIFIERS = (
+    ("all", "some"), ("all", "one"), ("all", "any"), ("both", "either"), ("one", "several"),
+    ("all", "most"), ("any", "most"), ("some", "most"),
+)  # fmt: skip
 _FOREIGN_CLASS = word_classes(
     {
         "all": VOCABULARY["foreign_all"],
@@ -293,12 +298,15 @@ _FOREIGN_CLASS = word_classes(
     }
 )
 _BEFORE_ANY = words_of("am is are was were there do does did have has")
+_BEFORE_SUPERLATIVE = words_of("the at")
+_PLURALS = words_of("of people men women children")
+_NO_PLURALS = ("ss", "us", "is", "less", "ous")
 _TIMES = words_of("time day night week month year hour minute morning evening single")
 _BEFORE_ALL = words_of("at after above in")
 _DETERMINERS = words_of("of the this that these those my your his her its our their")
 """Words after an "all" that means each thing: "in all the shops", but "ten in all"."""
 _BEFORE_OF_ALL = words_of("out first best most least last worst")
-_AFTER_ONLY = words_of("if been way ways reason")
+_AFTER_ONLY = words_of("been way ways reason")
 _AFTER_ALL = words_of("right set about time")
 _AFTER_SOME = words_of("reason help information info advice more time ideas tips way")
 
@@ -314,16 +322,23 @@ def quantifiers(words: Sequence[Word], *, foreign: bool = False) -> frozenset[st
         name = _QUANTIFIER_CLASS.get(word.text)
         if name is None and foreign:
             name = _FOREIGN_CLASS.get(word.text)
-        if word.text == "any" and place and words[place - 1].text in _BEFORE_ANY:
-            name = "any"
-        if name is None:
-            continue
         before = words[place - 1].text if place else ""
         after = words[place + 1].text if place + 1 < len(words) else ""
+        if word.text == "any" and before in _BEFORE_ANY:
+            name = "any"
+        elif word.text == "most" and before not in _BEFORE_SUPERLATIVE and _is_plural(after):
+            name = "most"
+        if name is None:
+            continue
         last = words[max(place - 2, 0) : place + 1]
         if not (_is_quantifier_idiom(word.text, before, after) or _is_out_of_all(last)):
             found.add(name)
     return frozenset(found)
+
+
+def _is_plural(word: str) -> bool:
+    """Tell whether "most" before this word means most of these things: "most birds"."""
+    return word in _PLURALS or (word.endswith("s") and not word.endswith(_NO_PLURALS))
 
 
 def quantifiers_differ(a: Parse, b: Parse) -> bool:
@@ -346,7 +361,7 @@ def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
     if text in {"every", "each"}:
         return after in _TIMES
     if text in {"one", "single"}:  # "one" may be a pronoun: "which one is it"
-        return before in {"every", "each"} or not after or is_function_word(after)
+        return before in {"every", "each", "than"} or not after or is_function_word(after)
     return text == _ONLY and (before in {"not", "if"} or after in _AFTER_ONLY)
 
 
@@ -646,9 +661,11 @@ def names_differ(a: Parse, b: Parse) -> bool:
         return True
     if a.names == b.names:
         return _numbers_of_names_differ(a, b)
-    words_a, words_b = ({*side.names, *side.stems} for side in (a, b))
-    only_a = [name for name in a.names if name not in words_b]
-    only_b = [name for name in b.names if name not in words_a]
+    words_a, words_b = (
+        {*map(without_accents, side.names), *map(without_accents, side.stems)} for side in (a, b)
+    )
+    only_a = [name for name in a.names if without_accents(name) not in words_b]
+    only_b = [name for name in b.names if without_accents(name) not in words_a]
     if only_a and only_b and not _names_alike(only_a, only_b):
         return True
     return _numbers_of_names_differ(a, b)
