@@ -183,6 +183,11 @@ def test_words_that_add_no_part_are_no_veto(encoder: OnnxEncoder, one: str, othe
         ("role-swap", "Who taught Ann?", "Whom did Ann teach?"),
         ("scope", "Explain tides in one sentence", "Explain tides in one paragraph"),
         ("scope", "Write a poem about snow", "Write a story about snow"),
+        (
+            "scope",
+            "¿Cómo abro una cuenta de la tienda?",
+            "¿Cómo abro una cuenta de la tienda náutica?",
+        ),
         ("scope", "Send the list as JSON", "Send the list as CSV"),
         ("antonym", "How do I enable sync?", "How do I turn sync off?"),
         ("antonym", "How do I add a lens?", "How do I get rid of a lens?"),
@@ -203,6 +208,7 @@ def test_near_misses_are_vetoed_for_good(
         ("quantifier", "Show the most famous owls", "Show all the most famous owls"),
         ("quantifier", "Can I set more than one alarm?", "Can I set several alarms?"),
         ("antonym", "How do I disable sync?", "How do I turn sync off?"),
+        ("scope", "¿Cómo abro una cuenta?", "Hola, ¿cómo abro una cuenta?"),
         (
             "spelling",
             "¿Cómo puedo verificar mi cuenta?",

@@ -547,7 +547,7 @@ def _narrowed(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt adds a single content word that narrows the question.
 
     The word is before a common word ("a joint account"), or after the name of a model ("the V11
-    battery").
+    battery"). In Romance languages it is after a common word ("una cuenta conjunta").
     """
     added = a.content ^ b.content
     if len(added) != 1:
@@ -555,9 +555,14 @@ def _narrowed(a: Parse, b: Parse) -> bool:
     (word,) = added
     longer, shorter = (a, b) if word in a.content else (b, a)
     neighbors = set(pairwise(("", *shorter.stems)))
+    follows = a.foreign and b.foreign and a.languages & b.languages <= _ROMANCE
     inserted = any(
         middle == word
-        and ((after in longer.content and (before, after) in neighbors) or _is_model(before))
+        and (
+            (after in longer.content and (before, after) in neighbors)
+            or (follows and before in longer.content)
+            or _is_model(before)
+        )
         for before, middle, after in zip(
             ("", *longer.stems[:-1]), longer.stems, (*longer.stems[1:], ""), strict=True
         )
@@ -566,6 +571,10 @@ def _narrowed(a: Parse, b: Parse) -> bool:
         return False
     maxsim = exchanged_maxsim(a, b)
     return maxsim is None or maxsim < NARROWED_MAXSIM
+
+
+_ROMANCE = frozenset({"es", "fr", "it", "pt"})
+"""Languages in which most adjectives follow their noun."""
 
 
 def _is_model(word: str) -> bool:
