@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from headstart.compression.result import Dumpable
 
 
-CODE_VERSION = "13"
+CODE_VERSION = "14"
 """The version of the transforms. Raise it whenever a transform writes other bytes."""
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""
@@ -79,6 +79,8 @@ KEPT_RESULTS = 3
 """The latest tool results, which are never cleared."""
 _MAX_REMAINDER = 0.95
 """A text that keeps a larger share of its characters is sent unchanged."""
+_SPACES = re.compile("  +")
+"""A run of spaces is about one token, whatever its length."""
 _MIN_CLEARED_TOKENS = 1500
 _MIN_CLEARED_SHARE = 0.3
 """The smallest share of cleared tokens among those that the provider must read again."""
@@ -330,9 +332,12 @@ class ConversationCompressor:
             text = f"{short.text.rstrip()}\n{recovery_mark(source)}"
             short = msgspec.structs.replace(short, text=text)
         cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
+        before, after = len(source), len(short.text)
+        if short.applied == ("space",):
+            before, after = (len(_SPACES.sub(" ", text)) for text in (source, short.text))
         worth = is_worth(
-            before=len(source),
-            after=len(short.text),
+            before=before,
+            after=after,
             sent=self.sent_chars,
             cost_ms=cost_ms * len(source) / CHARS_PER_TOKEN / 1000,
             profile=self.profile,

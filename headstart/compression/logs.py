@@ -21,6 +21,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
+from datetime import date
+from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 from statistics import median
 from string import ascii_letters
@@ -514,6 +516,7 @@ def _times(lines: Sequence[str]) -> list[float | None]:
     """Return the seconds of each line, increasing past midnight; None for a line without time."""
     out: list[float | None] = []
     days = before = 0.0
+    day = ""
     for line in lines:
         time = _TIME.search(line, 0, _TIME_WITHIN) if line else None
         if time is None:
@@ -523,11 +526,53 @@ def _times(lines: Sequence[str]) -> list[float | None]:
             at = _decimal(time[4])
         else:
             at = int(time[1]) * 3600 + int(time[2]) * 60 + _decimal(time[3])
-            days += 86400 * (at + days < before - 43200)
+            last, day = day, line[time.start() : time.start(1)] or day
+            past = _days_between(last, day)
+            days += 86400 * (at + days < before - 43200 if past is None else past)
             at += days
         before = at
         out.append(at)
     return out
+
+
+_DATE = re.compile(
+    r"(\d{4})[-/.](\d\d)[-/.](\d\d)|(\d{1,2})[-/.]([A-Z][a-z]{2})[-/.](\d{4})"
+    r"|([A-Z][a-z]{2}) +(\d{1,2})|[IWEFC](\d\d)(\d\d)"
+)
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_LEAP_YEAR = 2000
+
+
+def _days_between(one: str, other: str) -> int | None:
+    """Return the days from one date to the next, or None if they are no reason to count days.
+
+    A date in another form, such as 02.03.25, counts as the next day.
+    """
+    if not one or not other:
+        return None
+    if one == other:
+        return 0
+    first, second = _day(one), _day(other)
+    if first is None or second is None:
+        return 1
+    return second - first if second > first else None
+
+
+@lru_cache(maxsize=256)
+def _day(text: str) -> int | None:
+    """Return the number of a date's day, or None for a date that is not understood."""
+    found = _DATE.match(text)
+    if found is None:
+        return None
+    year = found[1] or found[6] or _LEAP_YEAR
+    named = found[5] or found[7]
+    month = _MONTHS.find(named) // 3 + 1 if named else found[2] or found[9]
+    try:
+        return date(
+            int(year), int(month), int(found[3] or found[4] or found[8] or found[10])
+        ).toordinal()
+    except ValueError:
+        return None
 
 
 def _decimal(number: str) -> float:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -156,6 +157,35 @@ def test_both_sides_of_the_longest_pause_are_kept() -> None:
     lines = _requests()
     lines[150:200] = []
     assert {lines[149], lines[150]} <= set(_collapsed(lines))
+
+
+DATED = {
+    "ISO": "{:%Y-%m-%dT%H:%M:%S}Z INFO beat {}",
+    "syslog": "{:%b %d %H:%M:%S} host app[71]: beat {}",
+    "glog": "I{:%m%d %H:%M:%S}.123456 71 beat.cc:12] beat {}",
+    "access log": '10.0.0.1 - - [{:%d/%b/%Y:%H:%M:%S} +0000] "GET /beat HTTP/1.1" 200 {}',
+    "unknown": "{:%d.%m.%Y %H:%M:%S} INFO app: beat {}",
+}
+
+
+@pytest.mark.parametrize("form", DATED.values(), ids=DATED)
+@pytest.mark.parametrize("missing", [1, 3])
+def test_both_sides_of_a_pause_of_whole_days_are_kept(form: str, missing: int) -> None:
+    begin = datetime(2025, 2, 27, 22, tzinfo=UTC)
+    lines = [
+        form.format(begin + timedelta(days=missing * (n > 150), minutes=n), 10 + n % 40)
+        for n in range(300)
+    ]
+    assert {lines[150], lines[151]} <= set(_collapsed(lines))
+
+
+def test_a_night_without_its_report_shows() -> None:
+    begin = datetime(2025, 12, 1, 2, tzinfo=UTC)
+    lines = [
+        f"{begin + timedelta(days=night + (night > 40)):%Y-%m-%d %H:%M:%S},001 INFO backed up 9"
+        for night in range(90)
+    ]
+    assert {lines[40], lines[41]} <= set(collapse_log("\n".join(lines), "").split("\n"))
 
 
 def test_a_pause_in_what_comes_regularly_is_kept_between_other_lines() -> None:

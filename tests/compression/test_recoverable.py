@@ -47,6 +47,15 @@ def test_a_text_without_loss_has_no_mark() -> None:
     assert done.messages == safe.messages
 
 
+def test_a_mark_never_costs_more_than_the_spaces_that_are_removed() -> None:
+    padded = "\n".join(
+        f"The pump of hall {hall} ran without a fault.".ljust(90) for hall in "abcde"
+    )
+    messages = conversation()
+    messages[2] = {**messages[2], "content": padded}
+    assert compress(messages, mode="recoverable").messages == messages
+
+
 def test_the_result_of_a_retrieval_is_not_cut() -> None:
     made = {"id": "r1", "type": "function",
             "function": {"name": "headstart_retrieve", "arguments": "{}"}}  # fmt: skip

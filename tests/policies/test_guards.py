@@ -732,6 +732,7 @@ FENCED = "Does this work?\n```\n{}\n```"
 @pytest.mark.parametrize(
     ("guard", "one", "other"),
     [
+        ("sign", "pay(a, b)", "pay(b, a)"),
         ("crossing", "def area(a, b):\n  return sub(b, a)", "def area(a, b):\n  return sub(a, b)"),
         ("sign", "yield x", "yield (x)"),
     ],
@@ -784,7 +785,7 @@ def test_entry_without_the_facts_of_its_form_matches_prose_alone() -> None:
 
     def without_form(text: str) -> Parse:
         none: frozenset[Any] = frozenset()
-        return msgspec.structs.replace(parse(text), asks=none, joins=none, signs="")
+        return msgspec.structs.replace(parse(text), asks=none, joins=none, signs="", code="")
 
     asked, stored = parse("When can I see red or blue?"), without_form("Where can I see red?")
     later: tuple[GuardName, ...] = ("sign", "spelling", "question", "connective")

@@ -171,3 +171,55 @@ def test_added_parts_and_short_opposites_are_vetoed(
 )
 def test_words_that_add_no_part_are_no_veto(encoder: OnnxEncoder, one: str, other: str) -> None:
     assert not {"connective", "antonym"}.intersection(vetoes(encoder, one, other))
+
+
+@pytest.mark.parametrize(
+    ("guard", "one", "other"),
+    [
+        ("quantifier", "Do most owls hunt by night?", "Do all owls hunt by night?"),
+        ("quantifier", "Can I set one alarm?", "Can I set several alarms?"),
+        ("quantifier", "May I swim if I can dive?", "May I swim only if I can dive?"),
+        ("substitution", "Who is Tom's uncle?", "Whose uncle is Tom?"),
+        ("role-swap", "Who taught Ann?", "Whom did Ann teach?"),
+        ("scope", "Explain tides in one sentence", "Explain tides in one paragraph"),
+        ("scope", "Write a poem about snow", "Write a story about snow"),
+        (
+            "scope",
+            "¿Cómo abro una cuenta de la tienda?",
+            "¿Cómo abro una cuenta de la tienda náutica?",
+        ),
+        ("scope", "Send the list as JSON", "Send the list as CSV"),
+        ("antonym", "How do I enable sync?", "How do I turn sync off?"),
+        ("antonym", "How do I add a lens?", "How do I get rid of a lens?"),
+        ("antonym", "Zapatos para la niña", "Zapatos para el niño"),
+        ("antonym", "Ein Geschenk für meinen Bruder", "Ein Geschenk für meine Schwester"),
+    ],
+)
+def test_near_misses_are_vetoed_for_good(
+    encoder: OnnxEncoder, guard: str, one: str, other: str
+) -> None:
+    assert guard in vetoes(encoder, one, other)
+    assert guard in vetoes(encoder, other, one)
+
+
+@pytest.mark.parametrize(
+    ("guard", "one", "other"),
+    [
+        ("quantifier", "Show the most famous owls", "Show all the most famous owls"),
+        ("quantifier", "Can I set more than one alarm?", "Can I set several alarms?"),
+        ("antonym", "How do I disable sync?", "How do I turn sync off?"),
+        ("scope", "¿Cómo abro una cuenta?", "Hola, ¿cómo abro una cuenta?"),
+        (
+            "spelling",
+            "¿Cómo puedo verificar mi cuenta?",
+            "¿Cómo hago la verificación de mi cuenta?",
+        ),
+        ("negation", "I don't get what a quasar is", "What is a quasar?"),
+        ("negation", "I haven't understood what a quasar is", "What is a quasar?"),
+        ("role-swap", "Undo the last commit in git", "Undo my last git commit"),
+        ("crossing", "Is it safe to drink green tea?", "Is green tea safe to drink?"),
+    ],
+)
+def test_rewordings_are_left_alone(encoder: OnnxEncoder, guard: str, one: str, other: str) -> None:
+    assert guard not in vetoes(encoder, one, other)
+    assert guard not in vetoes(encoder, other, one)

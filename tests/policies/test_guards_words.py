@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from headstart.policies.guards.facts import dates
+from headstart.decisions import Encoding
+from headstart.policies.guards.facts import code_parts, dates
 from headstart.policies.guards.negation import negations, negations_differ
+from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import Parse, languages, split_words, stem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headstart.settings import GuardName
 
 
 @pytest.mark.parametrize(
@@ -100,6 +105,11 @@ def least_s(run: Callable[[], object]) -> float:
     return min(took)
 
 
+def test_long_code_is_read_in_linear_time() -> None:
+    few, many = ("f(a, [b " * count + ")] = " * count for count in (300, 2400))
+    assert least_s(lambda: code_parts(many)) < 30 * least_s(lambda: code_parts(few))
+
+
 @pytest.mark.parametrize(
     ("read", "text"), [(negations, "no "), (dates, "3 march ")], ids=["negations", "dates"]
 )
@@ -116,3 +126,73 @@ def test_long_prompts_are_compared_in_linear_time() -> None:
     assert least_s(lambda: negations_differ(many, many)) < 30 * least_s(
         lambda: negations_differ(few, few)
     )
+
+
+def parse(text: str) -> Parse:
+    empty = np.empty((0, 4), np.float32)
+    encoding = Encoding(sentence=np.ones(4, np.float32), tokens=empty, spans=(), complete=False)
+    return parse_prompt(text, encoding)
+
+
+@pytest.mark.parametrize(
+    ("guard", "one", "other"),
+    [
+        ("sign", "Explain move(tree, root);", "Explain move(root, tree);"),
+        ("sign", "What does print(9 // 4) show?", "What does print(9 / 4) show?"),
+        ("sign", "Explain copy(rows[i])", "Explain copy(rows[j])"),
+        ("sign", "What does names[2:] hold?", "What does names[:2] hold?"),
+        ("sign", "Explain return Err(code);", "Explain return Ok(code);"),
+        ("sign", "Explain let (width, height) = size;", "Explain let (height, width) = size;"),
+        ("sign", "What does ls -l print?", "What does ls -a print?"),
+        ("sign", "What does git reset --soft do?", "What does git reset --mixed do?"),
+        ("connective", "Explain a == b and c == d", "Explain a == b or c == d"),
+    ],
+)
+def test_other_code_is_another_question(guard: GuardName, one: str, other: str) -> None:
+    assert GUARDS[guard](parse(one), parse(other))
+    assert GUARDS[guard](parse(other), parse(one))
+
+
+@pytest.mark.parametrize(
+    ("guard", "one", "other"),
+    [
+        ("sign", "What does `move(tree, root)` do?", "Explain move(tree,root) please"),
+        ("sign", "What does print('hi') do?", 'Explain print("hi")'),
+        ("sign", "Solve x + 2 = 7 with steps", "Please solve x+2=7"),
+        ("sign", "Where is x > 5?", "For which values is x is > 5?"),
+        ("sign", "Can I return my item(s)?", "How can I return the item(s)?"),
+        ("sign", "Explain for i in range(n) {", "Please explain for i in range(n) { to me"),
+        ("connective", "Is x > 2 and y < 3?", "Is it true that y < 3 and x > 2?"),
+    ],
+)
+def test_other_words_around_code_ask_the_same(guard: GuardName, one: str, other: str) -> None:
+    assert not GUARDS[guard](parse(one), parse(other))
+    assert not GUARDS[guard](parse(other), parse(one))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Onde mora o avô da Ana?", "Onde mora a avó da Ana?"),
+        ("Mua bàn ở đâu", "Mua bạn ở đâu"),
+        ("Bàn này giá bao nhiêu", "Ban này giá bao nhiêu"),
+    ],
+)
+def test_other_accents_make_another_word(one: str, other: str) -> None:
+    assert GUARDS["spelling"](parse(one), parse(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Where is the nearest café?", "Where is the nearest cafe?"),
+        ("Buenos días", "Buenos dias"),
+        ("Preço da revisão", "Preco da revisao"),
+        ("How far is Bogotá?", "Tell me how far Bogota is"),
+        ("Who is Renée Zoë?", "Tell me who Renee Zoe is"),
+    ],
+)
+def test_accents_may_be_left_out(one: str, other: str) -> None:
+    for guard in ("spelling", "name"):
+        assert not GUARDS[guard](parse(one), parse(other))
+        assert not GUARDS[guard](parse(other), parse(one))

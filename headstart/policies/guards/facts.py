@@ -7,10 +7,13 @@ Each kind of fact has a function that reads it from the words of a prompt, and a
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import (
+    FORMATTING,
+    FORMULA,
+    SAME_SIGN,
     VOCABULARY,
     by_first_word,
     count_common_start,
@@ -18,6 +21,7 @@ from headstart.policies.guards.words import (
     stem,
     stem_classes,
     stems_of,
+    without_accents,
 )
 from headstart.types import word_classes, words_of
 
@@ -279,10 +283,14 @@ _QUANTIFIER_CLASS = word_classes(
         "both": "both",
         "either": "either",
         "one": "one single",
+        "several": "several multiple",
         _ONLY: "only solely exclusively",
     }
 )
-_RIVAL_QUANTIFIERS = (("all", "some"), ("all", "one"), ("all", "any"), ("both", "either"))
+_RIVAL_QUANTIFIERS = (
+    ("all", "some"), ("all", "one"), ("all", "any"), ("both", "either"), ("one", "several"),
+    ("all", "most"), ("any", "most"), ("some", "most"),
+)  # fmt: skip
 _FOREIGN_CLASS = word_classes(
     {
         "all": VOCABULARY["foreign_all"],
@@ -290,12 +298,15 @@ _FOREIGN_CLASS = word_classes(
     }
 )
 _BEFORE_ANY = words_of("am is are was were there do does did have has")
+_BEFORE_SUPERLATIVE = words_of("the at")
+_PLURALS = words_of("of people men women children")
+_NO_PLURALS = ("ss", "us", "is", "less", "ous")
 _TIMES = words_of("time day night week month year hour minute morning evening single")
 _BEFORE_ALL = words_of("at after above in")
 _DETERMINERS = words_of("of the this that these those my your his her its our their")
 """Words after an "all" that means each thing: "in all the shops", but "ten in all"."""
 _BEFORE_OF_ALL = words_of("out first best most least last worst")
-_AFTER_ONLY = words_of("if been way ways reason")
+_AFTER_ONLY = words_of("been way ways reason")
 _AFTER_ALL = words_of("right set about time")
 _AFTER_SOME = words_of("reason help information info advice more time ideas tips way")
 
@@ -311,16 +322,23 @@ def quantifiers(words: Sequence[Word], *, foreign: bool = False) -> frozenset[st
         name = _QUANTIFIER_CLASS.get(word.text)
         if name is None and foreign:
             name = _FOREIGN_CLASS.get(word.text)
-        if word.text == "any" and place and words[place - 1].text in _BEFORE_ANY:
-            name = "any"
-        if name is None:
-            continue
         before = words[place - 1].text if place else ""
         after = words[place + 1].text if place + 1 < len(words) else ""
+        if word.text == "any" and before in _BEFORE_ANY:
+            name = "any"
+        elif word.text == "most" and before not in _BEFORE_SUPERLATIVE and _is_plural(after):
+            name = "most"
+        if name is None:
+            continue
         last = words[max(place - 2, 0) : place + 1]
         if not (_is_quantifier_idiom(word.text, before, after) or _is_out_of_all(last)):
             found.add(name)
     return frozenset(found)
+
+
+def _is_plural(word: str) -> bool:
+    """Tell whether "most" before this word means most of these things: "most birds"."""
+    return word in _PLURALS or (word.endswith("s") and not word.endswith(_NO_PLURALS))
 
 
 def quantifiers_differ(a: Parse, b: Parse) -> bool:
@@ -343,7 +361,7 @@ def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
     if text in {"every", "each"}:
         return after in _TIMES
     if text in {"one", "single"}:  # "one" may be a pronoun: "which one is it"
-        return before in {"every", "each"} or not after or is_function_word(after)
+        return before in {"every", "each", "than"} or not after or is_function_word(after)
     return text == _ONLY and (before in {"not", "if"} or after in _AFTER_ONLY)
 
 
@@ -643,9 +661,11 @@ def names_differ(a: Parse, b: Parse) -> bool:
         return True
     if a.names == b.names:
         return _numbers_of_names_differ(a, b)
-    words_a, words_b = ({*side.names, *side.stems} for side in (a, b))
-    only_a = [name for name in a.names if name not in words_b]
-    only_b = [name for name in b.names if name not in words_a]
+    words_a, words_b = (
+        {*map(without_accents, side.names), *map(without_accents, side.stems)} for side in (a, b)
+    )
+    only_a = [name for name in a.names if without_accents(name) not in words_b]
+    only_b = [name for name in b.names if without_accents(name) not in words_a]
     if only_a and only_b and not _names_alike(only_a, only_b):
         return True
     return _numbers_of_names_differ(a, b)
@@ -694,3 +714,68 @@ def _derived(one: str, other: str) -> bool:
     if shared == min(len(one), len(other)) and max(len(one), len(other)) <= _LEAST_SHARED_LETTERS:
         return True  # US, USA
     return shared >= _LEAST_SHARED_LETTERS and {one[shared:], other[shared:]} <= _DERIVED
+
+
+# --- code --------------------------------------------------------------------------------------
+
+_CALL = re.compile(r"[^\W\d]\w*(?:\((?!e?s\))|\[\w)")
+"""Matches a call or an index: "f(a, b)", "a[i]", but not "item(s)"."""
+_INDEX = re.compile(r"(?<=[\w)\]])\[(?=\w)")
+_PIECE = re.compile(
+    r"(?P<name>[^\W\d]\w*(?:\.\w+)*)|(?P<tuple>\((?=\w+(?:, ?\w+)+\)))|(?P<open>[(\[{])"
+    r"|(?P<close>[)\]}])|(?P<sign>[-+*/%^&|=<>!~]+)|(?P<gap>\s+)|(?P<other>.)"
+)
+_PROSE_SIGNS = frozenset("-/&")
+"""Signs that are also between words of prose: "well-known", "and/or", "one - two"."""
+_NO_PARTS = frozenset({"is", "are", "be", "'", '"', "`", ";"})
+"""Words before a sign that name nothing ("where x is > 5"), and quotes."""
+
+
+def code_parts(text: str) -> list[str]:
+    """Return the names beside the signs of formulas and code, and all that is in their brackets.
+
+    Word order hardly changes a vector, and "i", "a" and "ok" are function words of prose.
+    """
+    # A space after the bracket tells an index from a placeholder such as "[name]".
+    plain = FORMATTING.sub("", _INDEX.sub("[ ", text.translate(SAME_SIGN)))
+    if FORMULA.search(plain) is None and _CALL.search(text) is None:
+        return []
+    pieces = [("", ""), ("", "")]
+    pieces += [(found.lastgroup or "", found[0]) for found in _PIECE.finditer(plain)]
+    pieces += pieces[:2]
+    inside = _inside_brackets(pieces)
+    parts: list[str] = []
+    for place, (kind, piece) in enumerate(pieces):
+        if kind in {"", "gap"} or piece in _NO_PARTS:
+            continue
+        before, after = pieces[place - 2 : place][::-1], pieces[place + 1 : place + 3]
+        calls = after[0][0] in {"open", "tuple"}
+        if inside[place] or (
+            kind == "name" and (calls or _is_operator(*before) or _is_operator(*after))
+        ):
+            parts.append(piece.lower())
+    return parts
+
+
+def _inside_brackets(pieces: Sequence[tuple[str, str]]) -> list[bool]:
+    """Tell for each piece whether it is between a pair of brackets that belong to code."""
+    steps = [0] * len(pieces)
+    opened: list[tuple[int, bool]] = []
+    for place, (kind, piece) in enumerate(pieces):
+        if kind in {"open", "tuple"}:
+            called = pieces[place - 1][0] in {"name", "close"}
+            opened.append((place, called or kind == "tuple" or piece != "("))
+        elif kind == "close" and opened:
+            first, is_code = opened.pop()
+            if is_code:
+                steps[first] += 1
+                steps[place] -= 1
+    return [depth > 0 for depth in accumulate(steps)]
+
+
+def _is_operator(beside: tuple[str, str], further: tuple[str, str]) -> bool:
+    """Tell whether a sign of code is beside a name. ``further`` is the piece after ``beside``."""
+    if beside == ("gap", " "):
+        return further[0] == "sign" and further[1] not in _PROSE_SIGNS
+    is_prose = beside[1] in _PROSE_SIGNS and further[0] == "name"
+    return beside[0] == "sign" and not is_prose

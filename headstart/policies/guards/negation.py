@@ -85,7 +85,7 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
 
     Negations are not opposites here: "always" and "never" are left to ``negations_differ``.
     """
-    ours, theirs = frozenset(a.stems), frozenset(b.stems)
+    ours, theirs = frozenset((*a.stems, *_phrasal(a))), frozenset((*b.stems, *_phrasal(b)))
     only_a = ours - theirs - a.negators - _governing(a, b)
     only_b = theirs - ours - b.negators - _governing(b, a)
     return (
@@ -96,6 +96,28 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
         or any(_prefixed(word, only_a) for word in only_b)
         or _particles_exchanged(a, b)
     )
+
+
+_PHRASAL = {
+    tuple(stem(part) for part in phrase.split()): stem(verb)
+    for row in rows_of(VOCABULARY["phrasal_verbs"])
+    for verb, _, phrases in (row.partition(":"),)
+    for phrase in phrases.split("/")
+}
+_PHRASAL_VERBS = frozenset({verb for verb, _ in _PHRASAL})
+_PHRASAL_REACH = 4
+"""The most words between a verb and its particle: "turn all the lights off"."""
+
+
+def _phrasal(parse: Parse) -> Iterator[str]:
+    """Yield the verbs that mean the same as verbs with particles: "disable" for "turn … off"."""
+    for place, word in enumerate(parse.stems):
+        if word in _PHRASAL_VERBS:
+            for particle in parse.stems[place + 1 : place + 2 + _PHRASAL_REACH]:
+                verb = _PHRASAL.get((word, particle))
+                if verb is not None:
+                    yield verb
+                    break
 
 
 def _governing(parse: Parse, other: Parse) -> frozenset[str]:
@@ -187,7 +209,8 @@ _ENDING = stems_of("""
 # "I can't remember my PIN" and "I forgot my PIN" ask the same; so do "Why not use X" and "or not".
 _PRONOUNS = words_of("i you we they he she it this that there")
 _UNKNOWING = words_of("""
-    remember recall know find see figure understand tell locate recognise recognize sure certain
+    remember recall know find see figure understand understood tell locate recognise
+    recognize sure certain
 """)
 _IDIOMS = {
     "not": _UNKNOWING | {"only", "just", "yet"},
@@ -365,8 +388,10 @@ def _unknowing(words: Sequence[Word], place: int) -> set[str]:
 def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
     text = words[place].text
     before = words[place - 1].text if place else ""
-    following = (word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH])
+    following = [word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     after = next((text for text in following if text not in _PASSED_OVER), "")
+    if after == "get" and ("get", "what") in pairwise(following):
+        after = "understand"  # "I don't get what it is"
     if text in _FOREIGN_NEGATIONS:
         return before in _BEFORE_FOREIGN or after in _ONLY_FOREIGN
     contracted = text.endswith("n't") or text in NEGATED_VERBS
@@ -522,7 +547,7 @@ def _narrowed(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt adds a single content word that narrows the question.
 
     The word is before a common word ("a joint account"), or after the name of a model ("the V11
-    battery").
+    battery"). In Romance languages it is after a common word ("una cuenta conjunta").
     """
     added = a.content ^ b.content
     if len(added) != 1:
@@ -530,9 +555,14 @@ def _narrowed(a: Parse, b: Parse) -> bool:
     (word,) = added
     longer, shorter = (a, b) if word in a.content else (b, a)
     neighbors = set(pairwise(("", *shorter.stems)))
+    follows = a.foreign and b.foreign and a.languages & b.languages <= _ROMANCE
     inserted = any(
         middle == word
-        and ((after in longer.content and (before, after) in neighbors) or _is_model(before))
+        and (
+            (after in longer.content and (before, after) in neighbors)
+            or (follows and before in longer.content)
+            or _is_model(before)
+        )
         for before, middle, after in zip(
             ("", *longer.stems[:-1]), longer.stems, (*longer.stems[1:], ""), strict=True
         )
@@ -541,6 +571,10 @@ def _narrowed(a: Parse, b: Parse) -> bool:
         return False
     maxsim = exchanged_maxsim(a, b)
     return maxsim is None or maxsim < NARROWED_MAXSIM
+
+
+_ROMANCE = frozenset({"es", "fr", "it", "pt"})
+"""Languages in which most adjectives follow their noun."""
 
 
 def _is_model(word: str) -> bool:

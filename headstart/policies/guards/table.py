@@ -222,8 +222,8 @@ def _joined(texts: Sequence[str]) -> Iterator[str]:
 def connectives_differ(a: Parse, b: Parse) -> bool:
     """Veto if one prompt has "X and Y" where the other has "X or Y".
 
-    An exception: "Do you take Visa or Mastercard?" and "Are Visa and Mastercard accepted?" have one
-    answer.
+    An exception outside code: "Do you take Visa or Mastercard?" and "Are Visa and Mastercard
+    accepted?" have one answer.
     """
     if a.joins == b.joins and _ADDING_WORDS.isdisjoint((*a.stems, *b.stems)):
         return False
@@ -235,6 +235,8 @@ def connectives_differ(a: Parse, b: Parse) -> bool:
     pairs = {(before, after) for before, _, after in only_a}
     if not any((before, after) in pairs for before, _, after in only_b):
         return False
+    if a.code and b.code:
+        return True
     return all(_lists(side) and _COMPARING.isdisjoint(side.stems) for side in (a, b))
 
 
@@ -567,7 +569,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
             continue
         if not (foreign and is_foreign_function_word(word.text)):
             content.add(stemmed)
-    asks, joins, shown, written = _question_form(text, words, foreign=foreign)
+    asks, joins, shown, written, code = _question_form(text, words, foreign=foreign)
     vectors, rare = _word_vectors(places, encoding)
     names, plural_names = facts.names(text, words)
     limited, bounds = facts.limits(words)
@@ -605,6 +607,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         rare=rare,
         plural_names=plural_names,
         endings="".join(endings.values()) if "en" in spoken and not foreign else "",
+        code=code,
     )
 
 
@@ -658,20 +661,23 @@ def _word_vectors(words: Mapping[str, Word], encoding: Encoding) -> tuple[bytes,
 
 def _question_form(
     text: str, words: Sequence[Word], *, foreign: bool
-) -> tuple[frozenset[str], frozenset[tuple[str, str, str]], str, frozenset[str]]:
+) -> tuple[frozenset[str], frozenset[tuple[str, str, str]], str, frozenset[str], str]:
     """Return what a prompt asks for, its connectives, the signs of its formulas, its spellings.
 
-    They are ``asks``, ``joins``, ``signs`` and ``spellings`` of ``Parse``. Sentence vectors hardly
-    represent any of them. "When was she born?" and "Where was she born?", "red and blue" and "red
-    or blue", "15 + 20" and "15 - 20" have similarities above 0.9, and the encoder does not see
-    accents and capitals at all.
+    They are ``asks``, ``joins``, ``signs``, ``spellings`` and ``code`` of ``Parse``. Sentence
+    vectors hardly represent any of them. "When was she born?" and "Where was she born?", "red and
+    blue" and "red or blue", "15 + 20" and "15 - 20" have similarities above 0.9, and the encoder
+    does not see accents and capitals at all.
     """
     used = {word.text for word in words}
     may_ask = foreign or not MAY_ASK.isdisjoint(used)
     asked = asks(words, foreign=foreign) if may_ask else frozenset()
     joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
-    shown = "" if MAY_BE_FORMULA.search(text) is None else signs(text)
+    shown = code = ""
+    if MAY_BE_FORMULA.search(text) is not None:
+        shown, parts = signs(text), facts.code_parts(text)
+        code = _digest(parts) if parts else ""
     about_case = not ABOUT_CASE.isdisjoint(used)
     spelled = about_case or SPELLED.search(text) is not None
     written = spellings(text, words, about_case=about_case) if spelled else frozenset()
-    return asked, joins, shown, written
+    return asked, joins, shown, written, code

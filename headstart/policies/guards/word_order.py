@@ -102,21 +102,26 @@ def roles_swapped(a: Parse, b: Parse) -> bool:
         return False
     if _arguments_swapped(a, b) or _way_turned(a, b) or _other_person_asked(a, b):
         return True
-    ours, theirs = _bound(a), _bound(b)
+    ours, theirs = _bound(a, b), _bound(b, a)
     return any(
-        word == other and {noun, other_noun} <= a.content & b.content
-        for word, noun in ours - theirs
-        for other, other_noun in theirs - ours
+        word == other and nouns.isdisjoint(other_nouns)
+        for word, nouns in ours - theirs
+        for other, other_nouns in theirs - ours
     )
 
 
-def _bound(parse: Parse) -> set[tuple[str, str]]:
-    """Return "each", "first" and the like with the nouns after them: "first order", "per city"."""
-    return {
-        (word, noun)
-        for word, noun in pairwise(parse.stems)
-        if word in _BINDING and noun in parse.content
-    }
+def _bound(parse: Parse, other: Parse) -> set[tuple[str, frozenset[str]]]:
+    """Return "each", "first" and the like, with those nouns after them that both prompts have.
+
+    In "the last git commit" both nouns belong to "last".
+    """
+    found = set()
+    for place, word in enumerate(parse.stems):
+        if word in _BINDING:
+            after = takewhile(parse.content.__contains__, parse.stems[place + 1 :])
+            if nouns := other.content.intersection(after):
+                found.add((word, nouns))
+    return found
 
 
 def _way_turned(a: Parse, b: Parse) -> bool:
@@ -602,8 +607,22 @@ def _moved_freely(
             return True
         if _is_phrase(one, block.first, block.last) and _is_phrase(other, block.start, block.end):
             return True
+    if _is_extraposed(one, other, front.first, front.last) or _is_extraposed(
+        other, one, back.start, back.end
+    ):
+        return True
     linked = _LINKING.isdisjoint(one.between(front.last, back.first))
     return linked != _LINKING.isdisjoint(other.between(back.end, front.start))
+
+
+def _is_extraposed(text: _OrderedText, other: _OrderedText, first: int, last: int) -> bool:
+    """Tell whether "it is safe to eat eggs" stands for "eggs are safe to eat" in the other text.
+
+    ``first:last`` are the words of "safe to eat".
+    """
+    start = text.places[first]
+    opens = "it" in text.every[max(0, start - 2) : start] and "it" not in other.every
+    return opens and "to" in text.words[first + 1 : last - 1]
 
 
 def _is_phrase(text: _OrderedText, first: int, last: int) -> bool:

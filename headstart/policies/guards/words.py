@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # --- the parse of a prompt ------------------------------------------------------------------------
 
-PARSE_VERSION = 9
+PARSE_VERSION = 10
 """The version of parses and guards. Raise it if a stored parse changes its meaning, or if a guard
 changes its verdicts. Then prompts of other versions are not compared any more, and older labels are
 dropped. A new guard needs no new version, because it only removes candidates; nor does a new field
@@ -109,6 +109,9 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     """A sign for each distinct stem: "e" if its word is the stem and an "e" ("silicone"), "=" if
     the word is the stem ("silicon"), "-" for others, and for a stem with several endings. Empty if
     function words do not show English: in other languages a final "e" is mostly an ending."""
+    code: str = ""
+    """A digest of the names in code and of all in its brackets, in their order; "" for prose, and
+    for entries from before this field existed."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -478,12 +481,31 @@ def spellings_differ(a: Parse, b: Parse) -> bool:
     only_a, only_b = ({*one.stems} - {*other.stems} for one, other in ((a, b), (b, a)))
     if all(map(str.isascii, only_a | only_b)):
         return False
-    if a.foreign and b.foreign:
-        written_a, written_b = (
-            {_plain(word, _LEFT_OUT) for word in only} for only in (only_a, only_b)
-        )
-        only_a, only_b = written_a - written_b, written_b - written_a
-    return not {*map(_plain, only_a)}.isdisjoint(map(_plain, only_b))
+    foreign = a.foreign and b.foreign
+    left_out = foreign or not all(any(map(_has_accents, side.stems)) for side in (a, b))
+    return any(
+        _accents_differ(one, other, left_out=left_out, foreign=foreign)
+        for one in only_a
+        for other in only_b
+    )
+
+
+def _accents_differ(one: str, other: str, *, left_out: bool, foreign: bool) -> bool:
+    """Tell whether two words differ only in accents, and these show two words.
+
+    Many people leave out accents: "Bogotá", "Bogota". Other accents ("año", "ano"), two different
+    ones ("avó", "avô") and those of a few English words ("résumé", "resume") show two words, and so
+    does one accent less in a prompt that has such accents.
+    """
+    if _plain(one) != _plain(other):
+        return False
+    bare = without_accents(one)
+    if not left_out or bare != without_accents(other):
+        return True
+    pairs = zip(one, other, strict=False)
+    return (bare in _OTHER_WITH_ACCENT and not foreign) or any(
+        a != b and not (a.isascii() or b.isascii()) for a, b in pairs
+    )
 
 
 def sentences_quoted(a: Parse, b: Parse) -> bool:
@@ -546,6 +568,11 @@ _DERIVED = words_of("""
     n ness nes enes ines ednes or ory ous ou s t um y
 """) | {""}
 """Endings in which stems of one family differ: verify, verification."""
+_FOREIGN_DERIVED = _DERIVED | words_of("""
+    r re ar er ir are ere ire cion ción acion ación icion ición cao ção acao ação icao ição zione
+    azione mento amento imento miento amiento imiento mente amente eren ieren ung ungen ierung
+""")
+"""The same in other languages: comprobar, comprobación."""
 _FORMS = [group.split() for group in VOCABULARY["forms"].split("/")]
 """Endings that make forms of one word only beside each other: osteoporosis, osteoporotic."""
 _ALSO_NOUNS = ("ic", "iac", "ent", "ant")
@@ -594,6 +621,7 @@ def _look_alikes_exchanged(a: Parse, b: Parse) -> bool:
     return _are_substances(american, other_american) or not (
         2 * (start + end) < longer
         or _of_one_family(one[start:], other[start:], max(one, other, key=len))
+        or (a.foreign and b.foreign and {one[start:], other[start:]} <= _FOREIGN_DERIVED)
         or (
             _end_alike(one, other, _FORMS)
             and not (_stands_alone(one, a) or _stands_alone(other, b))
@@ -682,15 +710,30 @@ def _is_typo(ours: str, theirs: str, *, inside: bool, both_rare: bool) -> bool:
     return {ours, theirs} <= _VOWELS or not _BESIDE.isdisjoint((ours + theirs, theirs + ours))
 
 
-_LEFT_OUT = "\u0300\u0301\u0302"
-"""Accents that many people leave out in their own language: grave, acute and circumflex."""
+_LEFT_OUT = re.compile("[\u0300-\u0302\u0327]|(?<=[ao])\u0303|(?<=[ei])\u0308")
+"""Matches accents that many people leave out: grave, acute, circumflex and cedilla, the tilde of
+"ã" and "õ", and the dots of "ë" and "ï"."""
+_OTHER_WITH_ACCENT = stems_of("resume expose rose pate lame mate sake pique")
+"""Stems of English words that are other words with an accent."""
 
 
-def _plain(word: str, accents: str | None = None) -> str:
-    """Return the stem of a word without ``accents``, or, if that is None, without all accents."""
+def without_accents(stemmed: str) -> str:
+    """Return the stem of a word without the accents that many people leave out."""
+    if not stemmed.isascii():
+        bare = _LEFT_OUT.sub("", unicodedata.normalize("NFD", stemmed))
+        stemmed = unicodedata.normalize("NFC", bare)
+    return stem(stemmed)  # "René" and "Rene" lose another "e" than "Renée" and "Renee"
+
+
+def _has_accents(word: str) -> bool:
+    """Tell whether a word has accents that many people leave out."""
+    return not word.isascii() and _LEFT_OUT.search(unicodedata.normalize("NFD", word)) is not None
+
+
+def _plain(word: str) -> str:
+    """Return the stem of a word without all accents."""
     parts = unicodedata.normalize("NFD", word)
-    marks = unicodedata.combining if accents is None else accents.__contains__
-    return unicodedata.normalize("NFC", stem("".join(part for part in parts if not marks(part))))
+    return stem("".join(part for part in parts if not unicodedata.combining(part)))
 
 
 # --- signs ---------------------------------------------------------------------------------------
@@ -698,17 +741,17 @@ def _plain(word: str, accents: str | None = None) -> str:
 _OTHER_SIGNS = {
     "\u00d7": "*", "\u00f7": "/", "\u2212": "-", "\u2264": "<=", "\u2265": ">=", "\u2260": "!=",
 }  # fmt: skip
-_SAME_SIGN = str.maketrans(_OTHER_SIGNS)
+SAME_SIGN = str.maketrans(_OTHER_SIGNS)
 _SPOKEN_SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 _SPOKEN = re.compile(r"(?<=\d )(?:plus|minus|times)(?= \d)", re.IGNORECASE)
-_FORMATTING = re.compile(
+FORMATTING = re.compile(
     r"^[ \t]*[*>+-]+(?=[ \t])|\*\*(?=[^\W\d])|(?<=[^\W\d])\*\*"
     r"|[<{\[]\w[\w ]*[>}\]]|[>\\]\s*\Z",
     re.MULTILINE,
 )
 """Matches bullets, quotes, bold text, placeholders such as "[name]", and a stray sign at the
 end."""
-_FORMULA = re.compile(
+FORMULA = re.compile(
     r"""
       [*^=<>|\\{}\[\]] | && | !(?==) | ```
     | \+(?=[\w(]) | (?<=\s)\+(?=\s)
@@ -723,7 +766,7 @@ _FORMULA = re.compile(
 _SIGN = re.compile(
     r"[+*^=<>|\\{}\[\]()~] | && | !(?==) | [-/](?![^\W\d]{2}) | (?<![^\W\d]{2})[-/]", re.VERBOSE
 )
-"""Matches each sign of a text that has a match of ``_FORMULA``. A hyphen or a slash between two
+"""Matches each sign of a text that has a match of ``FORMULA``. A hyphen or a slash between two
 words is none."""
 
 MAY_BE_FORMULA = re.compile(
@@ -734,11 +777,14 @@ MAY_BE_FORMULA = re.compile(
 
 def signs(text: str) -> str:
     """Return the signs of a formula or of code, in their order; "" for prose."""
-    plain = _FORMATTING.sub("", text.translate(_SAME_SIGN))
+    plain = FORMATTING.sub("", text.translate(SAME_SIGN))
     plain = _SPOKEN.sub(lambda found: _SPOKEN_SIGNS[found[0].lower()], plain)
-    return "".join(_SIGN.findall(plain)) if _FORMULA.search(plain) else ""
+    return "".join(_SIGN.findall(plain)) if FORMULA.search(plain) else ""
 
 
 def signs_differ(a: Parse, b: Parse) -> bool:
-    """Veto unless both prompts have the same signs of formulas and code, in the same order."""
-    return a.signs != b.signs
+    """Veto unless both prompts have the same signs of formulas and code, in the same order.
+
+    If both have names beside these signs, or calls such as "f(a, b)", these must be the same, too.
+    """
+    return a.signs != b.signs or (bool(a.code and b.code) and a.code != b.code)
