@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headstart.canonical_request import (
-    CallPart,
     ForeignTool,
     MediaPart,
     ResponseFormat,
@@ -21,7 +20,7 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.errors import InvalidRequest
-from headstart.schemas import closed_schema, fits_strict
+from headstart.schemas import fits_strict
 from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
@@ -404,10 +403,7 @@ _NEEDED = frozenset(
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _LONGEST_USER = 64
-_REFUSED_USER = re.compile(r"(?s)@|\A\+?[\d\s().-]{7,}\Z|\A.{257}")
 
-LEAST_BUDGET = 1024
-"""The least tokens for Claude's thinking."""
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
 """The tokens for each effort. Providers publish no table; gateways use these numbers."""
 
@@ -558,13 +554,6 @@ def titled_text(media: MediaPart) -> str | None:
     return f"{media.name}:\n{text}" if text is not None and media.name else text
 
 
-def closed_answer(
-    schema: dict[str, Any] | None, losses: TranslationLosses
-) -> dict[str, Any] | None:
-    """Return the schema of an answer in the form that Anthropic and Bedrock take."""
-    return schema if schema is None or losses.own else closed_schema(schema)
-
-
 def described_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
     """Return a format's schema, with the format's description if there is one."""
     if wanted.schema is None or wanted.description is None:
@@ -592,33 +581,6 @@ def effort_of(wish: ReasoningOptions) -> str | None:
     return next((name for name in ("low", "medium") if budget <= _BUDGETS[name]), "high")
 
 
-def forces_tool(asked: CanonicalRequest) -> bool:
-    """Tell whether the model has to call a tool."""
-    return asked.tool_choice is not None and asked.tool_choice.mode in ("required", "named")
-
-
-def is_amid_calls(asked: CanonicalRequest) -> bool:
-    """Tell whether the model has called tools since the user last said something."""
-    for message in reversed(asked.messages):
-        if message.role == "user":
-            return False
-        if any(isinstance(part, CallPart) for part in message.parts):
-            return True
-    return False
-
-
-def fitting_budget(budget: int, asked: CanonicalRequest) -> int | None:
-    """Return a budget for Claude's thinking, at most half of the answer's limit; None: no thinking.
-
-    Claude refuses a budget below its least one. It also refuses to think in a turn that must call
-    a tool, and in a turn whose earlier tool calls were made without thinking.
-    """
-    if asked.max_tokens is not None and budget >= asked.max_tokens:
-        budget = asked.max_tokens // 2
-    may_think = not (forces_tool(asked) or is_amid_calls(asked))
-    return budget if budget >= LEAST_BUDGET and may_think else None
-
-
 def call_input(arguments: str) -> dict[str, Any]:
     """Return the arguments of a call as an object, which Claude and Bedrock want.
 
@@ -642,31 +604,12 @@ def fitting_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | No
     user = asked.user
     if losses.own or user is None or len(user) <= _LONGEST_USER:
         return user
-    return _digest(user)
+    return user_digest(user)
 
 
-def opaque_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | None:
-    """Return the user's id; a digest in place of one that Anthropic refuses.
-
-    It takes no e-mail addresses, no telephone numbers, and at most 256 characters.
-    """
-    user = asked.user
-    if losses.own or user is None or _REFUSED_USER.search(user) is None:
-        return user
-    return _digest(user)
-
-
-def _digest(user: str) -> str:
+def user_digest(user: str) -> str:
+    """Return a text in place of a user's id that a provider refuses."""
     return hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def strip_end(blocks: list[dict[str, Any]]) -> None:
-    """Strip the end of a text that the model should continue, in place.
-
-    Anthropic and Bedrock refuse a space there.
-    """
-    if blocks and "text" in blocks[-1]:
-        blocks[-1] = {**blocks[-1], "text": blocks[-1]["text"].rstrip()}
 
 
 def strict_mode(
