@@ -7,16 +7,18 @@ import binascii
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
 from headstart.canonical_request import (
+    ForeignPart,
     ForeignTool,
     MediaPart,
     ResponseFormat,
     TextPart,
     Tool,
+    ToolChoice,
     WrittenRequest,
 )
 from headstart.errors import InvalidRequest
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 
     from headstart.canonical_request import (
         CanonicalRequest,
-        ForeignPart,
         Message,
+        MessagePart,
         Quirks,
         ReasoningOptions,
         ReasoningPart,
@@ -461,9 +463,15 @@ class TranslationLosses:
         if self.own:
             return foreign.value
         if isinstance(foreign, ForeignTool):
-            refusal = self.refusal(f"tools of type {foreign.kind}")
-            raise InvalidRequest(f"{refusal}; `drops` of the upstream can leave them out")
+            self.refuse_tool(f"tools of type {foreign.kind}", foreign.kind)
+        elif tool := _tool_of(foreign):
+            self.refuse_tool(f"content of type {foreign.kind}", tool)
         raise self.refusal(f"content of type {foreign.kind}")
+
+    def refuse_tool(self, name: str, tool: str) -> NoReturn:
+        """Raise InvalidRequest for content that needs a tool of another provider."""
+        setting = f'`drops` of the upstream can leave it out: drops = ["{tool}"]'
+        raise InvalidRequest(f"{self.refusal(name)}; {setting}")
 
     def refusal(self, name: str) -> InvalidRequest:
         """Return the error for content that the target cannot express."""
@@ -474,28 +482,73 @@ class TranslationLosses:
         return tuple(sorted(self._names))
 
 
+_TRACE = re.compile(r"(mcp)_\w+|(\w+?)_(?:call|call_output|tool_result)")
+"""The types of content that tells what a provider's tool did. They begin with the tool's name."""
+
+
+def _tool_of(part: MessagePart) -> str | None:
+    """Return the name of the provider's tool whose work a part tells; None for other parts."""
+    if not isinstance(part, ForeignPart):
+        return None
+    if part.kind == "server_tool_use":
+        name = part.value.get("name")
+        return name if isinstance(name, str) else None
+    found = _TRACE.fullmatch(part.kind)
+    return None if found is None else found[1] or found[2]
+
+
 def without_dropped_tools(asked: CanonicalRequest, quirks: Quirks) -> CanonicalRequest:
     """Return a request without the tools of other providers that the operator wants to leave out.
 
-    They are named like fields that another dialect does not have (``top_level_extra``). A choice
-    that no other tool can follow is left out with them.
+    What the conversation tells about their work is left out, too, and a choice that no other tool
+    can follow. They are named like fields that another dialect does not have
+    (``top_level_extra``).
     """
     foreign = [tool for tool in asked.tools if isinstance(tool, ForeignTool)]
     dropped = [tool for tool in foreign if tool.kind in quirks.drops]
-    if not dropped:
-        return asked
-    left: dict[str, Any] = {tool.kind: tool.value for tool in dropped}
     tools = tuple(tool for tool in asked.tools if tool not in dropped)
+    left: dict[str, Any] = {tool.kind: tool.value for tool in dropped}
+    messages = _without_traces(asked.messages, quirks, left)
     choice = asked.tool_choice
-    if choice is not None:
+    if choice is not None and (dropped or choice.hosted):
         gone = {tool.value.get("name") for tool in dropped}
         names = tuple(name for name in choice.names if name not in gone)
-        if names or (tools and not choice.names):
-            choice = msgspec.structs.replace(choice, names=names)
+        hosted = tuple(kind for kind in choice.hosted if kind not in quirks.drops)
+        limited = choice.names or choice.hosted
+        if names or hosted or (tools and not limited):
+            choice = msgspec.structs.replace(choice, names=names, hosted=hosted)
         else:
-            left["tool_choice"], choice = choice.mode, None
+            left["tool_choice"] = choice.mode
+            only = limited and tools and choice.mode == "auto"  # no other tool may be called
+            choice = ToolChoice(mode="none") if only else None
+    if not left and choice is asked.tool_choice:
+        return asked
     extra = {**asked.extra, **left}
-    return msgspec.structs.replace(asked, tools=tools, tool_choice=choice, extra=extra)
+    return msgspec.structs.replace(
+        asked, messages=messages, tools=tools, tool_choice=choice, extra=extra
+    )
+
+
+def _without_traces(
+    messages: tuple[Message, ...], quirks: Quirks, left: dict[str, Any]
+) -> tuple[Message, ...]:
+    """Return the messages without the work of dropped tools, whose types are added to ``left``."""
+    if not quirks.drops:
+        return messages
+    kept = []
+    for message in messages:
+        parts = []
+        for part in message.parts:
+            tool = _tool_of(part)
+            # A type may have more words, and a version: web_search_preview_2025_03_11.
+            kind = next((k for k in quirks.drops if tool and f"{k}_".startswith(f"{tool}_")), None)
+            if kind is None:
+                parts.append(part)
+            else:
+                left.setdefault(kind, tool)
+        if parts or not message.parts:
+            kept.append(msgspec.structs.replace(message, parts=tuple(parts)))
+    return tuple(kept)
 
 
 def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
@@ -505,6 +558,8 @@ def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[
     """
     if losses.own:
         return asked.extra
+    for kind in asked.tool_choice.hosted if asked.tool_choice is not None else ():
+        losses.refuse_tool(f"tool_choice of type {kind}", kind)
     for name, value in asked.extra.items():
         limits = name == "modalities" and value != ["text"]
         # A request with options of a search asks for a search.
