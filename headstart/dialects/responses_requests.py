@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -417,13 +417,18 @@ def call_kinds(document: dict[str, Any]) -> dict[str, str]:
 def _read_tools(fields: Fields) -> Iterator[Tool | ForeignTool]:
     """Yield the tools. The first tool of a namespace begins with the description of it.
 
-    Raises InvalidRequest if a tool in a namespace would have the name of another tool.
+    Raises InvalidRequest if a tool in a namespace would have the name of another tool, or if tools
+    of two types have one name: nothing tells their calls apart.
     """
-    tools, described = fields.objects("tools"), set[str]()
+    tools, described, kinds = fields.objects("tools"), set[str](), dict[str, Any]()
     taken = {as_text(tool.peek("name")) for tool in tools if tool.peek("type") != NAMESPACE}
     for tool in tools:
-        if tool.peek("type") != NAMESPACE:
-            yield _read_tool(tool)
+        kind = tool.peek("type")
+        if kind != NAMESPACE:
+            read = _read_tool(tool)
+            if isinstance(read, Tool) and kinds.setdefault(read.name, kind) != kind:
+                raise _only_here(f"two tools with the name {read.name}")
+            yield read
             continue
         tool.discard("type")
         namespace, about = tool.required_text("name"), tool.text("description")
@@ -467,8 +472,8 @@ def _read_tool_choice(fields: Fields, document: dict[str, Any]) -> ToolChoice | 
             raise choice.invalid("mode", "must be auto or required")
         listed = [(tool.text("type"), tool) for tool in choice.objects("tools")]
         names, hosted = _chosen(listed, document)
-        limited = "auto" if mode == "auto" else "required"
-        return ToolChoice(mode=limited, names=names, hosted=hosted)
+        limit: Literal["auto", "required"] = "auto" if mode == "auto" else "required"
+        return ToolChoice(mode=limit, names=names, hosted=hosted)
     names, hosted = _chosen([(kind, choice)], document)
     return ToolChoice(mode="named" if len(names) == 1 else "required", names=names, hosted=hosted)
 

@@ -107,6 +107,27 @@ def test_a_custom_tool_needs_a_name_and_a_grammar_its_rules(client: str) -> None
             sent(client, "anthropic", **{**ASKED[client], "tools": tools})
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_function_with_the_name_of_a_custom_tool_is_refused(client: str, first: int) -> None:
+    """Elsewhere both would be functions, and the client would get each call as a custom one."""
+    function = {"name": "patch", "parameters": LOOK["parameters"]}
+    if client == "responses":
+        tools = [RESPONSES_TOOL, {"type": "function", **function}]
+    else:
+        tools = [CHAT_TOOL, {"type": "function", "function": function}]
+    asked = {**ASKED[client], "tools": [tools[first], tools[1 - first]]}
+    with pytest.raises(InvalidRequest, match=r"\bpatch\b"):
+        sent(client, "anthropic", **asked)
+    for tool in tools:
+        assert sent(client, "anthropic", **{**ASKED[client], "tools": [tool]})
+
+
+def test_a_function_with_the_name_of_the_search_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="two tools with the name tool_search"):
+        sent("responses", "openai", input=[HI], tools=[SEARCH, {**LOOK, "name": "tool_search"}])
+
+
 def test_a_custom_tool_of_a_namespace_is_found_again() -> None:
     space = {"type": "namespace", "name": "git", "description": "x", "tools": [RESPONSES_TOOL]}
     asked: dict[str, Any] = {"input": [HI, {**CALL, "namespace": "git"}, RESULT], "tools": [space]}

@@ -266,7 +266,7 @@ SEARCHED = {"type": "web_search_call", "id": "ws_1", "status": "completed", "act
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 SEARCH = {"type": "web_search"}
 THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
-ANSWER = {"role": "assistant", "content": [{"type": "output_text", "text": "It rains."}]}
+ANSWER: dict[str, Any] = {"role": "assistant", "content": [{"type": "output_text", "text": "It rains."}]}
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "x"}
 
