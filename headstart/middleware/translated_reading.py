@@ -466,6 +466,41 @@ class StreamWriter:
         return self._encoder.feed(events)
 
 
+_NUMBER = re.compile(rb'(?m)^(data: ?\{"type":"[\w.]+","sequence_number":)\d+')
+"""The number of an event that we write. In a text of the answer it would not begin the line."""
+
+
+class _Numbered(msgspec.Struct):
+    sequence_number: int
+
+
+_decode_numbered = msgspec.json.Decoder(_Numbered).decode
+
+
+class EventNumbers:
+    """Numbers the events of a stream that goes on after those that the client has.
+
+    A writer that has only read these does not know how many there were. Most dialects have no
+    numbers.
+    """
+
+    def __init__(self, last: bytes) -> None:
+        """``last``: the last bytes that the client has got."""
+        self._next: int | None = None
+        for line in last.splitlines():
+            with contextlib.suppress(*UNDECODABLE):
+                self._next = _decode_numbered(line.removeprefix(b"data:")).sequence_number + 1
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the events with their numbers."""
+        return data if self._next is None else _NUMBER.sub(self._numbered, data)
+
+    def _numbered(self, found: re.Match[bytes]) -> bytes:
+        assert self._next is not None
+        number, self._next = self._next, self._next + 1
+        return b"%b%d" % (found[1], number)
+
+
 class Reencoder(_TranslatingReader):
     """An event stream of another dialect, written in the client's.
 

@@ -125,7 +125,7 @@ LOST_TO_ANTHROPIC: list[tuple[str, dict[str, Any], Quirks]] = [
     ("temperature", {"temperature": 0.5}, Quirks(drops=("temperature",))),
 ]
 CACHED = {"cache_control": {"type": "ephemeral"}}
-THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
 USED = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
 FAILED = {"type": "tool_result", "tool_use_id": "c", "content": "No.", "is_error": True}
 LOOSE = {
@@ -265,8 +265,14 @@ ASKS = {"role": "user", "content": "?"}
 SEARCHED = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {}}
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 SEARCH = {"type": "web_search"}
-THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
-ANSWER: dict[str, Any] = {"role": "assistant", "content": [{"type": "output_text", "text": "It rains."}]}
+REASONED: dict[str, Any] = {
+    "type": "reasoning",
+    "summary": [{"type": "summary_text", "text": "Hm."}],
+}
+ANSWER: dict[str, Any] = {
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "It rains."}],
+}
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "x"}
 
@@ -282,7 +288,7 @@ def told(target: str, drops: tuple[str, ...], **fields: Any) -> WrittenRequest:
 
 @pytest.mark.parametrize("target", ["openai", "anthropic", "gemini", "bedrock", "cohere"])
 def test_what_a_dropped_tool_did_earlier_is_left_out_with_it(target: str) -> None:
-    said = [ASKS, THOUGHT, SEARCHED, ANSWER, SEARCHED, CALL, OUTPUT, SEARCHED, ANSWER, ASKS]
+    said = [ASKS, REASONED, SEARCHED, ANSWER, SEARCHED, CALL, OUTPUT, SEARCHED, ANSWER, ASKS]
     written = told(target, ("web_search",), input=said, tools=[LOOK, SEARCH])
     assert b"web_search" not in written.body
     assert "web_search" in written.dropped
