@@ -505,13 +505,13 @@ def without_dropped_tools(asked: CanonicalRequest, quirks: Quirks) -> CanonicalR
     (``top_level_extra``).
     """
     foreign = [tool for tool in asked.tools if isinstance(tool, ForeignTool)]
-    dropped = [tool for tool in foreign if tool.kind in quirks.drops]
-    tools = tuple(tool for tool in asked.tools if tool not in dropped)
-    left: dict[str, Any] = {tool.kind: tool.value for tool in dropped}
+    dropped = {id(tool): tool for tool in foreign if tool.kind in quirks.drops}
+    tools = tuple(tool for tool in asked.tools if id(tool) not in dropped)
+    left: dict[str, Any] = {tool.kind: tool.value for tool in dropped.values()}
     messages = _without_traces(asked.messages, quirks, left)
     choice = asked.tool_choice
     if choice is not None and (dropped or choice.hosted):
-        gone = {tool.value.get("name") for tool in dropped}
+        gone = {tool.value.get("name") for tool in dropped.values()}
         names = tuple(name for name in choice.names if name not in gone)
         hosted = tuple(kind for kind in choice.hosted if kind not in quirks.drops)
         limited = choice.names or choice.hosted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -332,6 +333,14 @@ def test_a_search_of_anthropic_in_the_conversation_is_left_out_with_it() -> None
     asked = without_dropped_tools(ANTHROPIC.read_request(request), quirks)
     written = json.loads(BY_SETTING["openai"].write_request(asked, quirks).body)
     assert [message["content"] for message in written["messages"]] == ["Hi", "It rains.", "Hi"]
+
+
+def test_many_tools_are_left_out_in_linear_time() -> None:
+    """By the square of their number, as it once was, they took half a minute."""
+    tools = [{**SEARCH, "number": number} for number in range(30_000)]
+    began = process_time()
+    assert b"web_search" not in told("openai", ("web_search",), input=[ASKS], tools=tools).body
+    assert process_time() - began < 4.0
 
 
 ONLY_SEARCH = {"type": "allowed_tools", "mode": "auto", "tools": [SEARCH]}
