@@ -117,6 +117,8 @@ class ToolChoice(Frozen):
     mode: Literal["auto", "none", "required", "named"] = "auto"
     names: tuple[str, ...] = ()
     """The one tool of mode ``named``, or the tools that the choice is limited to."""
+    hosted: tuple[str, ...] = ()
+    """The types of tools of the provider to which the choice is limited, too."""
 
 
 class ResponseFormat(Frozen):

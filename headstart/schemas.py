@@ -182,7 +182,8 @@ def _with_targets(top: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
                 left -= sum(len(msgspec.json.encode(each)) for each in found)
                 targets[reference] = None
                 if found and left >= 0:
-                    names = top.setdefault("$defs", {})
+                    # A new object, because the schema that is found may hold this one.
+                    names = top["$defs"] = {**_dict(top.get("$defs"))}
                     name = next(n for n in map("part_{}".format, count()) if n not in names)
                     names[name] = found[0]
                     targets[reference] = f"#/$defs/{name}"

@@ -30,21 +30,16 @@ from headstart.canonical_request import (
 )
 from headstart.dialects.request_form import without_attribution
 from headstart.dialects.requests import (
-    LEAST_BUDGET,
     Fields,
     TranslationLosses,
     budget_of,
     call_input,
-    closed_answer,
     decode_object,
     described_schema,
     effort_of,
     filled,
-    fitting_budget,
-    forces_tool,
     last_user_text,
     marked_origin,
-    opaque_user,
     plain_text,
     read_field,
     read_limit,
@@ -52,12 +47,12 @@ from headstart.dialects.requests import (
     read_model,
     repeats_keys,
     strict_mode,
-    strip_end,
     top_level_extra,
+    id_digest,
     write_edited,
 )
 from headstart.errors import InvalidRequest
-from headstart.schemas import is_closed
+from headstart.schemas import closed_schema, is_closed
 from headstart.types import UNDECODABLE, ChatRequest
 
 if TYPE_CHECKING:
@@ -66,6 +61,9 @@ if TYPE_CHECKING:
     from headstart.canonical_request import MessagePart, Quirks, Role
 
 NAME = "anthropic-messages"
+_LEAST_BUDGET = 1024
+"""The least tokens for Claude's thinking."""
+_REFUSED_USER = re.compile(r"(?s)@|\A\+?[\d\s().-]{7,}\Z|\A.{257}")
 _DISPLAYS = {"summarized": True, "omitted": False}
 _MODE_OF_CHOICE = {"auto": "auto", "none": "none", "any": "required", "tool": "named"}
 
@@ -310,6 +308,15 @@ def _without_session(user: str) -> str:
 _Blocks = list[dict[str, Any]]
 
 
+def strip_end(blocks: list[dict[str, Any]]) -> None:
+    """Strip the end of a text that the model should continue, in place.
+
+    Anthropic and Bedrock refuse a space there.
+    """
+    if blocks and "text" in blocks[-1]:
+        blocks[-1] = {**blocks[-1], "text": blocks[-1]["text"].rstrip()}
+
+
 def write_messages(
     asked: CanonicalRequest, losses: TranslationLosses
 ) -> tuple[str | _Blocks, list[dict[str, Any]]]:
@@ -524,8 +531,19 @@ def _drop_unknown(asked: CanonicalRequest, losses: TranslationLosses) -> None:
 def _metadata(
     asked: CanonicalRequest, extra: dict[str, Any], losses: TranslationLosses
 ) -> dict[str, Any] | None:
-    user = {"user_id": opaque_user(asked, losses)} if asked.user else {}
+    user = {"user_id": _opaque_user(asked, losses)} if asked.user else {}
     return {**extra.get("metadata", {}), **user} or None
+
+
+def _opaque_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | None:
+    """Return the user's id; a digest in place of one that Anthropic refuses.
+
+    It takes no e-mail addresses, no telephone numbers, and at most 256 characters.
+    """
+    user = asked.user
+    if losses.own or user is None or _REFUSED_USER.search(user) is None:
+        return user
+    return id_digest(user)
 
 
 def _stop(asked: CanonicalRequest, losses: TranslationLosses) -> list[str] | None:
@@ -596,6 +614,13 @@ def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str
     return {**filled(written), **losses.carried(tool.extra)}
 
 
+def closed_answer(
+    schema: dict[str, Any] | None, losses: TranslationLosses
+) -> dict[str, Any] | None:
+    """Return the schema of an answer in the form that Anthropic and Bedrock take."""
+    return schema if schema is None or losses.own else closed_schema(schema)
+
+
 def _output(
     asked: CanonicalRequest, effort: str | None, extra: dict[str, Any], losses: TranslationLosses
 ) -> dict[str, Any] | None:
@@ -632,7 +657,7 @@ def _write_reasoning(
     if effort is not None and effort not in _EFFORTS:
         losses.drop("reasoning_effort")
         return {}, None
-    thinking = {} if forces_tool(asked) else {"type": "adaptive", **_display(wish)}
+    thinking = {} if _forces_tool(asked) else {"type": "adaptive", **_display(wish)}
     return thinking, None if effort is None else _EFFORTS[effort]
 
 
@@ -663,8 +688,35 @@ def _budgeted(
 ) -> dict[str, Any]:
     """Return ``thinking`` with a budget; nothing if Claude cannot think now."""
     wanted = wish.budget_tokens or budget_of(wish.effort or "medium")
-    budget = fitting_budget(max(wanted, LEAST_BUDGET), asked)
+    budget = fitting_budget(max(wanted, _LEAST_BUDGET), asked)
     if budget is None:
         losses.drop("reasoning_effort")
         return {}
     return {"type": "enabled", "budget_tokens": budget, **_display(wish)}
+
+
+def fitting_budget(budget: int, asked: CanonicalRequest) -> int | None:
+    """Return a budget for Claude's thinking, at most half of the answer's limit; None: no thinking.
+
+    Claude refuses a budget below its least one. It also refuses to think in a turn that must call
+    a tool, and in a turn whose earlier tool calls were made without thinking.
+    """
+    if asked.max_tokens is not None and budget >= asked.max_tokens:
+        budget = asked.max_tokens // 2
+    may_think = not (_forces_tool(asked) or _is_amid_calls(asked))
+    return budget if budget >= _LEAST_BUDGET and may_think else None
+
+
+def _forces_tool(asked: CanonicalRequest) -> bool:
+    """Tell whether the model has to call a tool."""
+    return asked.tool_choice is not None and asked.tool_choice.mode in ("required", "named")
+
+
+def _is_amid_calls(asked: CanonicalRequest) -> bool:
+    """Tell whether the model has called tools since the user last said something."""
+    for message in reversed(asked.messages):
+        if message.role == "user":
+            return False
+        if any(isinstance(part, CallPart) for part in message.parts):
+            return True
+    return False

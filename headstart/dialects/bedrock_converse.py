@@ -28,6 +28,7 @@ from headstart.canonical_request import (
     WrittenRequest,
     safe_id,
 )
+from headstart.dialects.anthropic_requests import closed_answer, fitting_budget, strip_end
 from headstart.dialects.dialect import (
     ENDED,
     Frame,
@@ -46,11 +47,8 @@ from headstart.dialects.requests import (
     TranslationLosses,
     budget_of,
     call_input,
-    closed_answer,
     filled,
-    fitting_budget,
     strict_mode,
-    strip_end,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest, UpstreamProtocolError

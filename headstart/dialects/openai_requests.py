@@ -263,6 +263,13 @@ def _tools(fields: Fields) -> tuple[Tool | ForeignTool, ...]:
             tools.append(_CustomTool(**known, own=own))
         else:
             tools.append(ForeignTool(kind=kind, value={"type": kind, **tool.rest()}))
+    functions = {tool.name for tool in tools if type(tool) is Tool}
+    for each in tools:
+        if isinstance(each, _CustomTool) and each.name in functions:
+            raise InvalidRequest(
+                f"tools: a function and a custom tool have the name {each.name}, and only OpenAI's "
+                "API tells their calls apart"
+            )
     return tuple(tools)
 
 

@@ -7,21 +7,22 @@ import binascii
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
 from headstart.canonical_request import (
-    CallPart,
+    ForeignPart,
     ForeignTool,
     MediaPart,
     ResponseFormat,
     TextPart,
     Tool,
+    ToolChoice,
     WrittenRequest,
 )
 from headstart.errors import InvalidRequest
-from headstart.schemas import closed_schema, fits_strict
+from headstart.schemas import fits_strict
 from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
     from headstart.canonical_request import (
         CanonicalRequest,
-        ForeignPart,
         Message,
+        MessagePart,
         Quirks,
         ReasoningOptions,
         ReasoningPart,
@@ -403,9 +404,6 @@ _NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "thre
 """Top-level fields without which the answer would be another one, if they have a value."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LONGEST_USER = 64
-_REFUSED_USER = re.compile(r"(?s)@|\A\+?[\d\s().-]{7,}\Z|\A.{257}")
-LEAST_BUDGET = 1024
-"""The least tokens for Claude's thinking."""
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
 """The tokens for each effort. Providers publish no table; gateways use these numbers."""
 
@@ -460,9 +458,15 @@ class TranslationLosses:
         if self.own:
             return foreign.value
         if isinstance(foreign, ForeignTool):
-            refusal = self.refusal(f"tools of type {foreign.kind}")
-            raise InvalidRequest(f"{refusal}; `drops` of the upstream can leave them out")
+            self.refuse_tool(f"tools of type {foreign.kind}", foreign.kind)
+        elif tool := _tool_of(foreign):
+            self.refuse_tool(f"content of type {foreign.kind}", tool)
         raise self.refusal(f"content of type {foreign.kind}")
+
+    def refuse_tool(self, name: str, tool: str) -> NoReturn:
+        """Raise InvalidRequest for content that needs a tool of another provider."""
+        setting = f'`drops` of the upstream can leave it out: drops = ["{tool}"]'
+        raise InvalidRequest(f"{self.refusal(name)}; {setting}")
 
     def refusal(self, name: str) -> InvalidRequest:
         """Return the error for content that the target cannot express."""
@@ -473,28 +477,73 @@ class TranslationLosses:
         return tuple(sorted(self._names))
 
 
+_TRACE = re.compile(r"(mcp)_\w+|(\w+?)_(?:call|call_output|tool_result)")
+"""The types of content that tells what a provider's tool did. They begin with the tool's name."""
+
+
+def _tool_of(part: MessagePart) -> str | None:
+    """Return the name of the provider's tool whose work a part tells; None for other parts."""
+    if not isinstance(part, ForeignPart):
+        return None
+    if part.kind == "server_tool_use":
+        name = part.value.get("name")
+        return name if isinstance(name, str) else None
+    found = _TRACE.fullmatch(part.kind)
+    return None if found is None else found[1] or found[2]
+
+
 def without_dropped_tools(asked: CanonicalRequest, quirks: Quirks) -> CanonicalRequest:
     """Return a request without the tools of other providers that the operator wants to leave out.
 
-    They are named like fields that another dialect does not have (``top_level_extra``). A choice
-    that no other tool can follow is left out with them.
+    What the conversation tells about their work is left out, too, and a choice that no other tool
+    can follow. They are named like fields that another dialect does not have
+    (``top_level_extra``).
     """
     foreign = [tool for tool in asked.tools if isinstance(tool, ForeignTool)]
-    dropped = [tool for tool in foreign if tool.kind in quirks.drops]
-    if not dropped:
-        return asked
-    left: dict[str, Any] = {tool.kind: tool.value for tool in dropped}
-    tools = tuple(tool for tool in asked.tools if tool not in dropped)
+    dropped = {id(tool): tool for tool in foreign if tool.kind in quirks.drops}
+    tools = tuple(tool for tool in asked.tools if id(tool) not in dropped)
+    left: dict[str, Any] = {tool.kind: tool.value for tool in dropped.values()}
+    messages = _without_traces(asked.messages, quirks, left)
     choice = asked.tool_choice
-    if choice is not None:
-        gone = {tool.value.get("name") for tool in dropped}
+    if choice is not None and (dropped or choice.hosted):
+        gone = {tool.value.get("name") for tool in dropped.values()}
         names = tuple(name for name in choice.names if name not in gone)
-        if names or (tools and not choice.names):
-            choice = msgspec.structs.replace(choice, names=names)
+        hosted = tuple(kind for kind in choice.hosted if kind not in quirks.drops)
+        limited = choice.names or choice.hosted
+        if names or hosted or (tools and not limited):
+            choice = msgspec.structs.replace(choice, names=names, hosted=hosted)
         else:
-            left["tool_choice"], choice = choice.mode, None
+            left["tool_choice"] = choice.mode
+            only = limited and tools and choice.mode == "auto"  # no other tool may be called
+            choice = ToolChoice(mode="none") if only else None
+    if not left and choice is asked.tool_choice:
+        return asked
     extra = {**asked.extra, **left}
-    return msgspec.structs.replace(asked, tools=tools, tool_choice=choice, extra=extra)
+    return msgspec.structs.replace(
+        asked, messages=messages, tools=tools, tool_choice=choice, extra=extra
+    )
+
+
+def _without_traces(
+    messages: tuple[Message, ...], quirks: Quirks, left: dict[str, Any]
+) -> tuple[Message, ...]:
+    """Return the messages without the work of dropped tools, whose types are added to ``left``."""
+    if not quirks.drops:
+        return messages
+    kept = []
+    for message in messages:
+        parts = []
+        for part in message.parts:
+            tool = _tool_of(part)
+            # A type may have more words, and a version: web_search_preview_2025_03_11.
+            kind = next((k for k in quirks.drops if tool and f"{k}_".startswith(f"{tool}_")), None)
+            if kind is None:
+                parts.append(part)
+            else:
+                left.setdefault(kind, tool)
+        if parts or not message.parts:
+            kept.append(msgspec.structs.replace(message, parts=tuple(parts)))
+    return tuple(kept)
 
 
 def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
@@ -504,6 +553,8 @@ def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[
     """
     if losses.own:
         return asked.extra
+    for kind in asked.tool_choice.hosted if asked.tool_choice is not None else ():
+        losses.refuse_tool(f"tool_choice of type {kind}", kind)
     for name, value in asked.extra.items():
         if _changes_answer(name, value):
             refusal = losses.refusal(name)
@@ -561,13 +612,6 @@ def titled_text(media: MediaPart) -> str | None:
     return f"{media.name}:\n{text}" if text is not None and media.name else text
 
 
-def closed_answer(
-    schema: dict[str, Any] | None, losses: TranslationLosses
-) -> dict[str, Any] | None:
-    """Return the schema of an answer in the form that Anthropic and Bedrock take."""
-    return schema if schema is None or losses.own else closed_schema(schema)
-
-
 def described_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
     """Return a format's schema, with the format's description if there is one."""
     if wanted.schema is None or wanted.description is None:
@@ -595,33 +639,6 @@ def effort_of(wish: ReasoningOptions) -> str | None:
     return next((name for name in ("low", "medium") if budget <= _BUDGETS[name]), "high")
 
 
-def forces_tool(asked: CanonicalRequest) -> bool:
-    """Tell whether the model has to call a tool."""
-    return asked.tool_choice is not None and asked.tool_choice.mode in ("required", "named")
-
-
-def is_amid_calls(asked: CanonicalRequest) -> bool:
-    """Tell whether the model has called tools since the user last said something."""
-    for message in reversed(asked.messages):
-        if message.role == "user":
-            return False
-        if any(isinstance(part, CallPart) for part in message.parts):
-            return True
-    return False
-
-
-def fitting_budget(budget: int, asked: CanonicalRequest) -> int | None:
-    """Return a budget for Claude's thinking, at most half of the answer's limit; None: no thinking.
-
-    Claude refuses a budget below its least one. It also refuses to think in a turn that must call
-    a tool, and in a turn whose earlier tool calls were made without thinking.
-    """
-    if asked.max_tokens is not None and budget >= asked.max_tokens:
-        budget = asked.max_tokens // 2
-    may_think = not (forces_tool(asked) or is_amid_calls(asked))
-    return budget if budget >= LEAST_BUDGET and may_think else None
-
-
 def call_input(arguments: str) -> dict[str, Any]:
     """Return the arguments of a call as an object, which Claude and Bedrock want.
 
@@ -645,31 +662,12 @@ def fitting_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | No
     user = asked.user
     if losses.own or user is None or len(user) <= _LONGEST_USER:
         return user
-    return _digest(user)
+    return id_digest(user)
 
 
-def opaque_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | None:
-    """Return the user's id; a digest in place of one that Anthropic refuses.
-
-    It takes no e-mail addresses, no telephone numbers, and at most 256 characters.
-    """
-    user = asked.user
-    if losses.own or user is None or _REFUSED_USER.search(user) is None:
-        return user
-    return _digest(user)
-
-
-def _digest(user: str) -> str:
-    return hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def strip_end(blocks: list[dict[str, Any]]) -> None:
-    """Strip the end of a text that the model should continue, in place.
-
-    Anthropic and Bedrock refuse a space there.
-    """
-    if blocks and "text" in blocks[-1]:
-        blocks[-1] = {**blocks[-1], "text": blocks[-1]["text"].rstrip()}
+def id_digest(id: str) -> str:
+    """Return a text of 64 letters and digits in place of an id that a provider refuses."""
+    return hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def strict_mode(
@@ -796,4 +794,4 @@ def short_id(id: Any) -> Any:
     """
     if not isinstance(id, str) or _SHORT_ID.fullmatch(id):
         return id
-    return _digest(id)[:9]
+    return id_digest(id)[:9]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -234,7 +234,7 @@ def _belongs_to(role: Role, parts: Sequence[MessagePart], message: Message) -> b
     if role != message.role or message.role not in ("assistant", "tool"):
         return False
     speaks = any(isinstance(part, TextPart | MediaPart) for part in message.parts)
-    return not speaks or all(isinstance(part, ReasoningPart) for part in parts)
+    return not speaks or all(isinstance(part, ReasoningPart | ForeignPart) for part in parts)
 
 
 def _read_message(item: Fields) -> Message:
@@ -417,13 +417,18 @@ def call_kinds(document: dict[str, Any]) -> dict[str, str]:
 def _read_tools(fields: Fields) -> Iterator[Tool | ForeignTool]:
     """Yield the tools. The first tool of a namespace begins with the description of it.
 
-    Raises InvalidRequest if a tool in a namespace would have the name of another tool.
+    Raises InvalidRequest if a tool in a namespace would have the name of another tool, or if tools
+    of two types have one name: nothing tells their calls apart.
     """
-    tools, described = fields.objects("tools"), set[str]()
+    tools, described, kinds = fields.objects("tools"), set[str](), dict[str, Any]()
     taken = {as_text(tool.peek("name")) for tool in tools if tool.peek("type") != NAMESPACE}
     for tool in tools:
-        if tool.peek("type") != NAMESPACE:
-            yield _read_tool(tool)
+        kind = tool.peek("type")
+        if kind != NAMESPACE:
+            read = _read_tool(tool)
+            if isinstance(read, Tool) and kinds.setdefault(read.name, kind) != kind:
+                raise _only_here(f"two tools with the name {read.name}")
+            yield read
             continue
         tool.discard("type")
         namespace, about = tool.required_text("name"), tool.text("description")
@@ -465,16 +470,25 @@ def _read_tool_choice(fields: Fields, document: dict[str, Any]) -> ToolChoice | 
         mode = choice.text("mode") or "auto"
         if mode not in ("auto", "required"):
             raise choice.invalid("mode", "must be auto or required")
-        names = _chosen(choice.objects("tools"), document)
-        return ToolChoice(mode="auto" if mode == "auto" else "required", names=names)
-    if kind not in ("function", "custom"):
-        raise _only_here(f"tool_choice of type {kind}")
-    names = _chosen([choice], document)
-    return ToolChoice(mode="named" if len(names) == 1 else "required", names=names)
+        listed = [(tool.text("type"), tool) for tool in choice.objects("tools")]
+        names, hosted = _chosen(listed, document)
+        limit: Literal["auto", "required"] = "auto" if mode == "auto" else "required"
+        return ToolChoice(mode=limit, names=names, hosted=hosted)
+    names, hosted = _chosen([(kind, choice)], document)
+    return ToolChoice(mode="named" if len(names) == 1 else "required", names=names, hosted=hosted)
 
 
-def _chosen(tools: Sequence[Fields], document: dict[str, Any]) -> tuple[str, ...]:
-    """Return the one names of tools that a choice names: by their own names, or by a namespace."""
+_NAMED = ("function", "custom", NAMESPACE, None)
+"""The types of tools that a choice names by their names."""
+
+
+def _chosen(
+    tools: Sequence[tuple[str | None, Fields]], document: dict[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the one names of tools that a choice names, and the types of those of the provider.
+
+    It names tools by their own names, or by a namespace.
+    """
     found: dict[tuple[bool, str], list[str]] = {}
     for one, (space, own) in namespaced(document).items():
         found.setdefault((True, space), []).append(one)
@@ -482,8 +496,11 @@ def _chosen(tools: Sequence[Fields], document: dict[str, Any]) -> tuple[str, ...
     for space, name, _ in _each_tool(listed_objects(document, "tools")):
         if not space:
             found[False, name] = [name]
-    named = ((tool.text("type") == NAMESPACE, tool.required_text("name")) for tool in tools)
-    return tuple(one for place in dict.fromkeys(named) for one in found.get(place, place[1:]))
+    named = [
+        (kind == NAMESPACE, tool.required_text("name")) for kind, tool in tools if kind in _NAMED
+    ]
+    names = tuple(one for place in dict.fromkeys(named) for one in found.get(place, place[1:]))
+    return names, tuple(kind for kind, _ in tools if kind is not None and kind not in _NAMED)
 
 
 def _read_text(fields: Fields) -> tuple[ResponseFormat | None, dict[str, Any]]:

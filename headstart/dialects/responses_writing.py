@@ -146,9 +146,6 @@ class ResponsesEncoder:
         self._output: dict[int, dict[str, Any]] = {}
         self._count = 0
         self._finished = Finished(reason="stop")
-        self._joined = False
-        """Whether each text that comes next was joined from several events. It then takes as many
-        sequence numbers as it has characters."""
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
         """Return the bytes for these events; nothing once the stream is over."""
@@ -168,7 +165,6 @@ class ResponsesEncoder:
                     self._say(part, event.text, _logprobs_after(events, place), written)
                 continue
             self._write(event, _logprobs_after(events, place), written)
-        self._joined = False
         return written[0] if len(written) == 1 else b"".join(written)
 
     def _write(self, event: StreamEvent, logprobs: list[Any], written: list[bytes]) -> None:
@@ -232,7 +228,6 @@ class ResponsesEncoder:
         """Take the fields of the response, and the frames of its items."""
         self._fields |= other_fields(fields)
         for number, frame in fields.get(ITEMS, {}).items():
-            self._joined = not self._whole
             self._take_frame(int(number), frame, written)
 
     def _take_frame(self, native: int, frame: dict[str, Any], written: list[bytes]) -> None:
@@ -321,7 +316,7 @@ class ResponsesEncoder:
     def _say(self, part: _OutputPart, text: str, logprobs: list[Any], written: list[bytes]) -> None:
         part.texts.append(text)
         number, after = self._number, part.after
-        self._number += len(text) if self._joined else 1
+        self._number += 1
         if logprobs:
             part.logprobs += logprobs
             after = b',"logprobs":%b}\n\n' % _encode(logprobs)

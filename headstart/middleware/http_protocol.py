@@ -440,11 +440,12 @@ class _UnsentHead:
         self._transport.write(self._head + data)
 
     def leave(self) -> None:
-        """Write the head, if nothing has followed it."""
+        """Write the head, if nothing has followed it. uvloop takes nothing if the client left."""
         connection: object = self._cycle.transport
         if connection is self:
             self._cycle.transport = self._transport
-            self._transport.write(self._head)
+            if not self._transport.is_closing():
+                self._transport.write(self._head)
 
     def close(self) -> None:
         """Write the head, and close the connection."""

@@ -22,6 +22,7 @@ from headstart.dialects.dialect import (
     EventEncoder,
     Frame,
     UpstreamDialect,
+    is_json,
     translate_events,
 )
 from headstart.dialects.openai_requests import CUSTOM_INPUT
@@ -54,9 +55,12 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headstart.types import Completion, Message, Send, StreamEvent
+
+
+_CONTENT = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +126,24 @@ class _EventTranslator:
         )
         own: list[StreamEvent] = []
         for event in translated:
-            if self._inputs and isinstance(event, Finished | Ended):
-                # Some servers end a stream without a reason.
-                choice = event.choice if isinstance(event, Finished) else None
-                places = [place for place in self._inputs if choice in (place[0], None)]
-                own += filter(None, [self._inputs.pop(place).end() for place in places])
+            if self._inputs:
+                own += filter(None, self._ended_before(event))
             if (found := self._own(event)) is not None:
                 own.append(found)
         return tuple(own)
+
+    def _ended_before(self, event: StreamEvent) -> Iterator[ToolCallDelta | None]:
+        """Yield what is left of the calls that end before an event."""
+        if isinstance(event, Finished | Ended):
+            # Some servers end a stream without a reason.
+            choice = event.choice if isinstance(event, Finished) else None
+            for place in [place for place in self._inputs if choice in (place[0], None)]:
+                yield self._inputs.pop(place).end()
+        elif isinstance(event, _CONTENT):
+            own = (event.choice, event.index if isinstance(event, ToolCallDelta) else None)
+            for place, call in self._inputs.items():
+                if place[0] == own[0] and place != own and call.is_whole():
+                    yield call.end()
 
     def _own(self, event: StreamEvent) -> StreamEvent | None:
         """Return an event with the client's names; None if the client gets nothing for it now."""
@@ -220,13 +234,26 @@ class _WholeCall:
     def __init__(self, begun: ToolCallDelta, kind: str) -> None:
         self._begun = msgspec.structs.replace(begun, kind=kind)
         self._arguments = _HeldArguments()
+        self._may_be_whole = self._is_sent = False
 
     def take(self, event: ToolCallDelta) -> None:
         """Keep a piece of the call."""
         self._arguments.add(event.arguments)
+        self._may_be_whole = not self._is_sent
 
-    def end(self) -> ToolCallDelta:
-        """Return the call."""
+    def is_whole(self) -> bool:
+        """Tell whether the arguments are an object, so that the call can be sent before others."""
+        if not self._may_be_whole:
+            return False
+        self._may_be_whole = False  # before the next piece
+        arguments = self._arguments.join()
+        return arguments.lstrip().startswith("{") and is_json(arguments)
+
+    def end(self) -> ToolCallDelta | None:
+        """Return the call, if it was not sent before."""
+        if self._is_sent:
+            return None
+        self._is_sent = True
         return msgspec.structs.replace(self._begun, arguments=self._arguments.join())
 
 
@@ -296,6 +323,10 @@ class _FreeText:
         text, self._held = self._held[:end], self._held[end:]
         self._is_over = self._held.startswith('"')
         return _unescaped(text)
+
+    def is_whole(self) -> bool:
+        """A text may always go on, and is sent as it comes."""
+        return False
 
     def end(self) -> ToolCallDelta | None:
         """Return the text in arguments of another form."""
@@ -433,6 +464,41 @@ class StreamWriter:
                     before = [each for each in events if each is not event]
                     return self._encoder.feed((*before, UsageReported(usage=usage), event))
         return self._encoder.feed(events)
+
+
+_NUMBER = re.compile(rb'(?m)^(data: ?\{"type":"[\w.]+","sequence_number":)\d+')
+"""The number of an event that we write. In a text of the answer it would not begin the line."""
+
+
+class _Numbered(msgspec.Struct):
+    sequence_number: int
+
+
+_decode_numbered = msgspec.json.Decoder(_Numbered).decode
+
+
+class EventNumbers:
+    """Numbers the events of a stream that goes on after those that the client has.
+
+    A writer that has only read these does not know how many there were. Most dialects have no
+    numbers.
+    """
+
+    def __init__(self, last: bytes) -> None:
+        """``last``: the last bytes that the client has got."""
+        self._next: int | None = None
+        for line in last.splitlines():
+            with contextlib.suppress(*UNDECODABLE):
+                self._next = _decode_numbered(line.removeprefix(b"data:")).sequence_number + 1
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the events with their numbers."""
+        return data if self._next is None else _NUMBER.sub(self._numbered, data)
+
+    def _numbered(self, found: re.Match[bytes]) -> bytes:
+        assert self._next is not None
+        number, self._next = self._next, self._next + 1
+        return b"%b%d" % (found[1], number)
 
 
 class Reencoder(_TranslatingReader):

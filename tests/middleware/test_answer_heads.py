@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
+import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -257,6 +258,40 @@ async def test_an_answer_in_the_turn_in_which_the_client_leaves_raises_nothing()
         writer.close()
         await writer.wait_closed()
     assert ends == ["answered"]
+
+
+async def test_a_head_that_waits_while_the_client_leaves_raises_nothing() -> None:
+    """A write to a connection that is closed raises RuntimeError with uvloop."""
+    failed = []
+
+    async def check() -> None:
+        loop, left, gone = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        loop.set_exception_handler(lambda _, context: failed.append(context))
+
+        async def app(_: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            await left.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": [KIND, SIZE]})
+            await gone.wait()
+
+        class Protocol(BoundedHeadProtocol):
+            def eof_received(self) -> None:
+                left.set()
+                super().eof_received()
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(exc)
+                loop.call_later(0.01, gone.set)
+
+        async with serving(Protocol, app) as url:
+            _, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(GET)
+            writer.close()
+            await writer.wait_closed()
+            await gone.wait()
+
+    await asyncio.to_thread(uvloop.run, check())
+    assert not failed
 
 
 async def test_no_interim_answer_follows_the_head() -> None:

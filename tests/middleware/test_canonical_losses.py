@@ -187,6 +187,7 @@ SAMPLES: dict[tuple[type, str], tuple[CanonicalRequest, CanonicalRequest]] = {
     (ForeignTool, "value"): _of_request(tools=(ForeignTool(kind="odd", value=ODD),)),
     (ToolChoice, "mode"): _of_choice(ToolChoice(), mode="none"),
     (ToolChoice, "names"): _of_choice(ToolChoice(mode="required"), names=("f",)),
+    (ToolChoice, "hosted"): _of_choice(ToolChoice(mode="required"), hosted=("web_search",)),
     (ResponseFormat, "kind"): _of_format(ResponseFormat(kind="text"), kind="json"),
     (ResponseFormat, "name"): _of_format(SCHEMED, name="trip"),
     (ResponseFormat, "schema"): _of_format(SCHEMED, schema={**SCHEMA, "required": ["a"]}),

@@ -18,7 +18,7 @@ from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import InvalidRequest
 from headstart.middleware.translated_reading import AnswerNames, Reencoder
-from headstart.types import Ended, Finished, Started, ToolCall, ToolCallDelta
+from headstart.types import Ended, Finished, Started, TextDelta, ToolCall, ToolCallDelta
 from support.events import decoded, encoded, folded
 
 RULES = 'start: "*** Begin Patch" LF'
@@ -105,6 +105,27 @@ def test_a_custom_tool_needs_a_name_and_a_grammar_its_rules(client: str) -> None
         tools = [{"type": "custom", **(own if client == "responses" else {"custom": own})}]
         with pytest.raises(InvalidRequest, match=message):
             sent(client, "anthropic", **{**ASKED[client], "tools": tools})
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_function_with_the_name_of_a_custom_tool_is_refused(client: str, first: int) -> None:
+    """Elsewhere both would be functions, and the client would get each call as a custom one."""
+    function = {"name": "patch", "parameters": LOOK["parameters"]}
+    if client == "responses":
+        tools = [RESPONSES_TOOL, {"type": "function", **function}]
+    else:
+        tools = [CHAT_TOOL, {"type": "function", "function": function}]
+    asked = {**ASKED[client], "tools": [tools[first], tools[1 - first]]}
+    with pytest.raises(InvalidRequest, match=r"\bpatch\b"):
+        sent(client, "anthropic", **asked)
+    for tool in tools:
+        assert sent(client, "anthropic", **{**ASKED[client], "tools": [tool]})
+
+
+def test_a_function_with_the_name_of_the_search_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="two tools with the name tool_search"):
+        sent("responses", "openai", input=[HI], tools=[SEARCH, {**LOOK, "name": "tool_search"}])
 
 
 def test_a_custom_tool_of_a_namespace_is_found_again() -> None:
@@ -342,6 +363,37 @@ def test_a_call_of_the_search_is_the_clients_again() -> None:
     assert item == SEARCHED[1] | {"call_id": "t1"}
     whole = OPENAI_RESPONSES.write_body(folded(piece.events), "id-1", 7)
     assert json.loads(whole)["output"][0] == {"id": id, **item}
+
+
+@pytest.mark.parametrize("source", [ANTHROPIC_MESSAGES, OPENAI_CHAT])
+def test_a_search_is_sent_before_what_follows_it(source: Any) -> None:
+    call = ToolCallDelta(index=1, id="t1", name="look", arguments="{}")
+    search = [
+        ToolCallDelta(index=0, id="t0", name="tool_search", arguments='{"query":'),
+        ToolCallDelta(index=0, arguments='"}"}'),
+    ]
+    second = ToolCallDelta(index=2, id="t2", name="tool_search", arguments='{"query":"x"}')
+    events: list[Any] = [Started(id="i", model="m"), *search, call, second]
+    events += [
+        TextDelta(text="And"),
+        TextDelta(text=" so."),
+        Finished(reason="tool_calls"),
+        Ended(),
+    ]
+    naming = AnswerNames("01H", "id-1", 7, call_kinds={"tool_search": "tool_search"})
+    encoder = OPENAI_RESPONSES.encoder("id-1", 7, include_usage=True)
+    reader = Reencoder(source, OPENAI_RESPONSES, naming, encoder)
+    piece = reader.feed(encoded(source, events))
+    lines = (piece.data + reader.end().data).split(b"\n")
+    told = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+    items = [each["item"] for each in told if each["type"] == "response.output_item.added"]
+    kinds = ["tool_search_call", "function_call", "tool_search_call", "message"]
+    assert [item["type"] for item in items] == kinds
+    assert [item.get("call_id") for item in items[:3]] == ["t0", "t1", "t2"]
+    assert items[0]["arguments"] == {"query": "}"}
+    assert told[-1]["response"]["output"][0]["call_id"] == "t0"
+    assert [item["type"] for item in told[-1]["response"]["output"]] == kinds
+    assert [each["sequence_number"] for each in told] == list(range(len(told)))
 
 
 def test_calls_are_whole_if_the_stream_ends_without_a_reason() -> None:

@@ -14,14 +14,15 @@ from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.registry import UPSTREAM_DIALECTS
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import neutral_headers
 from headstart.settings import UpstreamSettings
-from headstart.types import Call, ErrorReported, UsageReported
+from headstart.types import Call, Ended, ErrorReported, Finished, Started, TextDelta, UsageReported
 from support.candidates import make_call
-from support.events import decoded, folded, said
+from support.events import decoded, encoded, folded, said
 from support.proxied import proxied
 from support.scripted import ScriptedUpstream, chunk
 from support.scripted_messages import ScriptedMessages
@@ -496,6 +497,46 @@ async def test_a_rescued_stream_has_an_estimate_if_it_was_translated(client: Dia
     else:
         assert completion.usage is not None
         assert client.tokens(completion.usage).completion == round(22 / 4)
+
+
+WORDS = ("The ", "quick ", 'brown "sequence_number":7,\n', "fox ", "jumps ", "over ", "it.")
+
+
+class BreaksOffAmidWords(ScriptedUpstream):
+    """Its first answer breaks off after five words."""
+
+    def __init__(self, provider: Dialect) -> None:
+        super().__init__()
+        self._provider = provider
+
+    async def _answer(self, call: Received, send: Send) -> None:
+        self.headers = [(b"content-type", b"text/event-stream")]
+        first = not self.calls[1:]
+        texts = [TextDelta(text=word) for word in (WORDS[:5] if first else WORDS)]
+        events: list[StreamEvent] = [Started(id="i", model="m"), *texts]
+        if first:
+            events.append(ErrorReported(message="overloaded"))
+        else:
+            events += [Finished(reason="stop"), Ended()]
+        self.body = encoded(self._provider, events)
+        await super()._answer(call, send)
+
+
+@pytest.mark.parametrize("provider", [OPENAI_RESPONSES, OPENAI, ANTHROPIC], ids=lambda d: d.name)
+async def test_the_events_of_a_rescued_stream_are_numbered_one_by_one(provider: Dialect) -> None:
+    async with proxied(
+        BreaksOffAmidWords(provider), provider={"dialect": provider.setting}
+    ) as proxy:
+        url, headers = proxy.url + "/v1/responses", {"authorization": "Bearer k"}
+        body = {"model": "m", "stream": True, "input": "Hi", "max_output_tokens": 99}
+        async with proxy.session.post(url, json=body, headers=headers) as response:
+            answer = await response.read()
+        assert len(proxy.upstream.calls) == 2
+    lines = [line[5:] for line in answer.splitlines() if line.startswith(b"data:")]
+    told = [json.loads(line) for line in lines]
+    assert "".join(each.get("delta", "") for each in told) == "".join(WORDS)
+    assert told[-1]["type"] == "response.completed"
+    assert [each["sequence_number"] for each in told] == list(range(len(told)))
 
 
 async def test_tools_that_only_another_provider_runs_are_left_out_if_the_operator_says_so() -> None:

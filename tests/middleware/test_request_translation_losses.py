@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.canonical_request import Quirks
+from headstart.canonical_request import Quirks, portable_request
+from headstart.dialects.dialect import Dialect
 from headstart.dialects.registry import BY_SETTING
 from headstart.dialects.requests import without_dropped_tools
 from headstart.errors import InvalidRequest
 from support.translated import ANTHROPIC, PNG, SCHEMA, ask, lose, translate
 
 if TYPE_CHECKING:
-    from headstart.canonical_request import CanonicalRequest
+    from headstart.canonical_request import CanonicalRequest, WrittenRequest
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
@@ -124,7 +126,7 @@ LOST_TO_ANTHROPIC: list[tuple[str, dict[str, Any], Quirks]] = [
     ("temperature", {"temperature": 0.5}, Quirks(drops=("temperature",))),
 ]
 CACHED = {"cache_control": {"type": "ephemeral"}}
-THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
 USED = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
 FAILED = {"type": "tool_result", "tool_use_id": "c", "content": "No.", "is_error": True}
 LOOSE = {
@@ -256,3 +258,114 @@ def test_a_forced_call_of_any_tool_needs_another_tool(others: int) -> None:
     asked = searching(others, {"type": "any"})
     left = without_dropped_tools(asked, Quirks(drops=("web_search_20250305",))).tool_choice
     assert left == (asked.tool_choice if others else None)
+
+
+# --- Responses: what is left of a provider's own tools -------------------------------------------
+
+ASKS = {"role": "user", "content": "?"}
+SEARCHED = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {}}
+LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+SEARCH = {"type": "web_search"}
+REASONED: dict[str, Any] = {
+    "type": "reasoning",
+    "summary": [{"type": "summary_text", "text": "Hm."}],
+}
+ANSWER: dict[str, Any] = {
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "It rains."}],
+}
+CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "x"}
+
+
+def told(target: str, drops: tuple[str, ...], **fields: Any) -> WrittenRequest:
+    """Return what a provider of another API gets for a request of Responses."""
+    responses, quirks = BY_SETTING["responses"], Quirks(drops=drops, default_max_tokens=9)
+    assert isinstance(responses, Dialect)
+    request = responses.parse_request(json.dumps({"model": "m", **fields}).encode())
+    asked = without_dropped_tools(responses.read_request(request), quirks)
+    return BY_SETTING[target].write_request(portable_request(asked, quirks), quirks)
+
+
+@pytest.mark.parametrize("target", ["openai", "anthropic", "gemini", "bedrock", "cohere"])
+def test_what_a_dropped_tool_did_earlier_is_left_out_with_it(target: str) -> None:
+    said = [ASKS, REASONED, SEARCHED, ANSWER, SEARCHED, CALL, OUTPUT, SEARCHED, ANSWER, ASKS]
+    written = told(target, ("web_search",), input=said, tools=[LOOK, SEARCH])
+    assert b"web_search" not in written.body
+    assert "web_search" in written.dropped
+    left = [item for item in said if item is not SEARCHED]
+    assert written.body == told(target, (), input=left, tools=[LOOK]).body
+
+
+@pytest.mark.parametrize(
+    ("drops", "kind"),
+    [
+        ("web_search_preview_2025_03_11", "web_search_call"),
+        ("mcp", "mcp_list_tools"),
+        ("mcp", "mcp_call"),
+        ("code_interpreter", "code_interpreter_call"),
+        ("local_shell", "local_shell_call_output"),
+        ("computer_use_preview", "computer_call"),
+    ],
+)
+def test_the_work_of_each_tool_of_the_provider_is_known(drops: str, kind: str) -> None:
+    said = [ASKS, {"type": kind, "id": "x"}, ANSWER, ASKS]
+    assert drops in told("openai", (drops,), input=said).dropped
+    for others in ((), ("search",), ("web",), ("None",)):
+        with pytest.raises(InvalidRequest, match=rf"^content of type {kind}: .*drops = \["):
+            told("openai", others, input=said)
+
+
+def test_the_error_names_the_setting_that_leaves_a_search_out() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        told("openai", (), input=[ASKS, SEARCHED, ASKS])
+    assert 'drops = ["web_search"]' in str(refused.value)
+
+
+def test_a_search_of_anthropic_in_the_conversation_is_left_out_with_it() -> None:
+    result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+    text = {"type": "text", "text": "It rains."}
+    content = [SERVER_USE, result, text]
+    messages = [USER, {"role": "assistant", "content": content}, USER]
+    fields = {"model": "m", "max_tokens": 9, "messages": messages}
+    request = ANTHROPIC.parse_request(json.dumps(fields).encode())
+    quirks = Quirks(drops=("web_search_20250305",))
+    asked = without_dropped_tools(ANTHROPIC.read_request(request), quirks)
+    written = json.loads(BY_SETTING["openai"].write_request(asked, quirks).body)
+    assert [message["content"] for message in written["messages"]] == ["Hi", "It rains.", "Hi"]
+
+
+def test_many_tools_are_left_out_in_linear_time() -> None:
+    """By the square of their number, as it once was, they took half a minute."""
+    tools = [{**SEARCH, "number": number} for number in range(30_000)]
+    began = process_time()
+    assert b"web_search" not in told("openai", ("web_search",), input=[ASKS], tools=tools).body
+    assert process_time() - began < 4.0
+
+
+ONLY_SEARCH = {"type": "allowed_tools", "mode": "auto", "tools": [SEARCH]}
+BOTH = {"type": "allowed_tools", "mode": "required", "tools": [SEARCH, LOOK]}
+
+
+@pytest.mark.parametrize(
+    ("choice", "others", "left"),
+    [
+        (SEARCH, True, None),
+        (SEARCH, False, None),
+        (ONLY_SEARCH, True, "none"),
+        (ONLY_SEARCH, False, None),
+        (BOTH, True, {"type": "function", "function": {"name": "look"}}),
+    ],
+)
+def test_the_choice_of_a_dropped_tool_goes_with_it(choice: Any, others: bool, left: Any) -> None:
+    tools = [SEARCH, LOOK][: 1 + others]
+    fields = {"input": [ASKS], "tools": tools, "tool_choice": choice}
+    written = told("openai", ("web_search",), **fields)
+    chosen = json.loads(written.body).get("tool_choice")
+    if choice is BOTH:
+        assert chosen["allowed_tools"] == {"mode": "required", "tools": [left]}
+    else:
+        assert chosen == left
+        assert "tool_choice" in written.dropped
+    with pytest.raises(InvalidRequest, match=r'type web_search: .*drops = \["web_search"\]'):
+        told("openai", (), **fields)

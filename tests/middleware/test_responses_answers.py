@@ -512,7 +512,6 @@ def test_a_writer_that_was_shown_a_beginning_goes_on_in_its_item(at: int) -> Non
     block = [e for e in transcript.events if isinstance(e, TextDelta)][-1].block
     rest = encoder.feed((TextDelta(text=words[at:], block=block), Finished(reason="stop"), Ended()))
     told = events_in(rest)
-    assert told[0]["sequence_number"] >= at + 2
     assert (told[0]["type"], told[0]["item_id"]) == ("response.output_text.delta", "msg_1")
     (item,) = told[-1]["response"]["output"]
     assert (item["id"], item["content"][0]["text"]) == ("msg_1", words)

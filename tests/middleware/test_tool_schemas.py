@@ -233,6 +233,16 @@ def test_references_to_parts_of_a_union_cost_little() -> None:
     assert len(json.dumps(portable_schema(schema))) < len(json.dumps(schema)) + 25_000
 
 
+@pytest.mark.timeout(10)  # with this fault it did not end, and filled the memory
+def test_a_part_with_definitions_may_refer_to_itself() -> None:
+    """Its definitions become those of the top, where the copy of the part goes."""
+    part = {**of({"$ref": "#/anyOf/0"}), "$defs": {"b": TEXT}}
+    sent = portable_schema({"anyOf": [part]})
+    own = {"$ref": "#/$defs/part_0"}
+    copy = {**of(own), "$defs": {"b": TEXT}}
+    assert sent == {**of(own), "required": [], "$defs": {"b": TEXT, "part_0": copy}}
+
+
 def test_long_schemas_of_one_property_are_compared_once() -> None:
     long = {"properties": {f"p{number}": TEXT for number in range(200)}}
     defined = {f"D{n}": {"properties": {"a": {**long, "title": str(n)}}} for n in range(200)}
@@ -245,7 +255,9 @@ def test_long_schemas_of_one_property_are_compared_once() -> None:
 
 
 NAMES = st.sampled_from(["a", "b", "type", "properties", "required", "items", "$ref", "enum", ""])
-REFERENCES = st.sampled_from(["#/$defs/a", "#/properties/a", "#/anyOf/0/properties/a", "#/x"])
+REFERENCES = st.sampled_from(
+    ["#/$defs/a", "#/properties/a", "#/anyOf/0", "#/anyOf/0/properties/a", "#/x"]
+)
 KEYWORDS = st.sampled_from(
     [{}, True, {"type": "array"}, {"type": "any"}, {"enum": []}, {"pattern": "(?=a)"}, {"not": {}}]
 )
