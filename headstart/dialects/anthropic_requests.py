@@ -38,6 +38,7 @@ from headstart.dialects.requests import (
     described_schema,
     effort_of,
     filled,
+    id_digest,
     last_user_text,
     marked_origin,
     plain_text,
@@ -48,7 +49,6 @@ from headstart.dialects.requests import (
     repeats_keys,
     strict_mode,
     top_level_extra,
-    id_digest,
     write_edited,
 )
 from headstart.errors import InvalidRequest
