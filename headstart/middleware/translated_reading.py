@@ -470,6 +470,10 @@ _NUMBER = re.compile(rb'(?m)^(data: ?\{"type":"[\w.]+","sequence_number":)\d+')
 """The number of an event that we write. In a text of the answer it would not begin the line."""
 
 
+NUMBER_FIELD = b'"sequence_number"'
+"""Comments, and the events of most dialects, do not have it."""
+
+
 class _Numbered(msgspec.Struct):
     sequence_number: int
 
@@ -485,7 +489,7 @@ class EventNumbers:
     """
 
     def __init__(self, last: bytes) -> None:
-        """``last``: the last bytes that the client has got."""
+        """``last``: the last bytes with a number that the client has got."""
         self._next: int | None = None
         for line in last.splitlines():
             with contextlib.suppress(*UNDECODABLE):
