@@ -446,6 +446,7 @@ _OPENINGS = _phrases(
     "i want to know", "i would like to know",
 )  # fmt: skip
 _CLOSINGS = _phrases("please", "thanks", "thank you", "cheers")
+_ASKING = stems_of("what who where when why how")
 
 ADDITIONS_FROM = 0.05
 """With this error target or a laxer one, one history may contain more than the other
@@ -533,21 +534,24 @@ class VerifiedMatch(GuardedMatch):
 def has_same_words(one: Parse, other: Parse) -> bool:
     """Tell whether two prompts differ only in courtesy at their ends, punctuation and capitals.
 
-    Guards compare punctuation and capitals where they matter.
+    Guards compare punctuation and capitals where they matter. "What's" is "what is".
     """
-    words, others = _without_courtesy(one.stems), _without_courtesy(other.stems)
-    if words != others or len(words) < FEWEST_SAME_WORDS:
+    words = _essential_words(one.stems)
+    if words != _essential_words(other.stems) or len(words) < FEWEST_SAME_WORDS:
         return False
     endings, other_endings = _endings(one), _endings(other)
-    return all(endings.get(each) == other_endings.get(each) for each in words)
+    compared = set(words) - _ASKING
+    return all(endings.get(each) == other_endings.get(each) for each in compared)
 
 
-def _without_courtesy(stems: tuple[str, ...]) -> tuple[str, ...]:
+def _essential_words(stems: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the stems without courtesy at the ends, and without "is" after a question word."""
     while opening := next((each for each in _OPENINGS if stems[: len(each)] == each), None):
         stems = stems[len(opening) :]
     while closing := next((each for each in _CLOSINGS if stems[-len(each) :] == each), None):
         stems = stems[: -len(closing)]
-    return stems
+    asks = stems[:1] and stems[0] in _ASKING
+    return stems[:1] + stems[2:] if asks and stems[1:2] == ("is",) else stems
 
 
 def _endings(parse: Parse) -> dict[str, str]:

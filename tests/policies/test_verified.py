@@ -83,6 +83,7 @@ STRICT = replace(ERROR_LIMIT, cold_start="strict")
         ("Hi, how do I open an account please?", "how do I open an account"),
         ("how do I open an account? Thank you!", "Hello! How do I open an account, thanks"),
         ("Please, can you tell me how I open an account", "how I open an account"),
+        ("what's the price of an account", "What is the price of an account?"),
     ],
 )
 def test_the_same_words_need_less_similarity_before_anything_is_learned(
