@@ -4,6 +4,7 @@
     python -m benchmarks.safe_hits_streams retrieval > retrieval.jsonl
     python -m benchmarks.safe_hits_streams conversations data_full.json > conversations.jsonl
     python -m benchmarks.safe_hits_streams templated data_full.json --template before > before.jsonl
+    python -m benchmarks.safe_hits_streams courteous NQ.json > courteous.jsonl
 
 ``mix`` holds CLINC150 (``data_full.json``), Banking77 (``train.csv``) and the synthetic slots of
 the tests, shuffled, without repeats. The classes of a third of the intents, and of all slots, are
@@ -12,6 +13,8 @@ named ``family/...``: their answers differ from their family's in one to three f
 ``conversations`` holds texts of CLINC150 that end one of 100 conversations. Popular conversations
 come more often. All end with the same 20 intents, and each has its own answers.
 ``templated`` holds 6,000 texts of CLINC150 in one template, for ``benchmarks.safe_hits --files``.
+``courteous`` holds natural questions. A quarter of its prompts are questions that were asked
+before, with a greeting, "please", "thanks" or another sign at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.convert import banking77, clinc150
+from benchmarks.convert import banking77, clinc150, naturalqa
 from benchmarks.slots import retrieval_stream, slots_stream
 
 if TYPE_CHECKING:
@@ -38,6 +41,9 @@ SEED = 7
 RETRIEVAL_PROMPTS = 2500
 CONVERSATIONS, INTENTS, ENDINGS = 100, 20, 5000
 TEMPLATED = 6000
+COURTEOUS, FIRST_QUESTIONS, AGAIN = 3000, 50, 0.25
+OPENINGS = ("", "please tell me: ", "Hi, ", "hello! ", "quick question: ", "")
+CLOSINGS = ("", "?", " please", " thanks", "? Thank you.", "!")
 TEMPLATES = {
     "none": "{}",
     "before": "You are the assistant of a company. Read the following message from a customer and "
@@ -116,6 +122,25 @@ def templated(clinc: Path, template: str) -> list[dict[str, str]]:
     ]
 
 
+def courteous(questions: Path) -> list[dict[str, str]]:
+    """Return natural questions, and some of them again with courtesy, each prompt once."""
+    chance = random.Random(SEED)
+    texts = [text for text, _ in naturalqa(questions) if isinstance(text, str)]
+    chance.shuffle(texts)
+    lines: dict[str, str] = {}
+    fresh = iter(texts)
+    asked = [next(fresh) for _ in range(FIRST_QUESTIONS)]
+    for _ in range(COURTEOUS):
+        if chance.random() < AGAIN:
+            question = chance.choice(asked)
+            text = chance.choice(OPENINGS) + question.rstrip("?") + chance.choice(CLOSINGS)
+        else:
+            question = text = next(fresh)
+            asked.append(question)
+        lines.setdefault(text, question)
+    return [{"prompt": text, "class": question} for text, question in lines.items()]
+
+
 def main() -> None:
     """Write a stream to standard output."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
@@ -129,11 +154,15 @@ def main() -> None:
     framed = streams.add_parser("templated")
     framed.add_argument("clinc", type=Path)
     framed.add_argument("--template", choices=TEMPLATES, required=True)
+    again = streams.add_parser("courteous")
+    again.add_argument("questions", type=Path)
     arguments = parser.parse_args()
     if arguments.stream == "mix":
         lines: Iterable[object] = mixed(arguments.clinc, arguments.banking)
     elif arguments.stream == "retrieval":
         lines = retrieval()
+    elif arguments.stream == "courteous":
+        lines = courteous(arguments.questions)
     elif arguments.stream == "templated":
         lines = templated(arguments.clinc, arguments.template)
     else:

@@ -565,10 +565,9 @@ class RefusedValue(NamedTuple):
 
 
 class _Substitute(NamedTuple):
-    """What is sent in place of a refused value."""
+    """What is sent in place of a refused value; None: the field is left out."""
 
     value: bytes | None
-    """None: nothing, the field is left out."""
     from_bytes: int = 0
     """The length of the shortest request in which it is sent."""
 

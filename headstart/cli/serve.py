@@ -368,7 +368,10 @@ def _learning_rows(cache: CacheSettings) -> Iterator[tuple[str, str]]:
     if similarity is None:
         yield "at first", "only exact repeats, until enough is learned"
         return
-    served = f"similarity {similarity} on"
+    served = f"rewordings from similarity {similarity} on"
     if cache.cold_start == "strict":
-        served = f"similarity {STRICT} on, later from {similarity} on"
-    yield "at first", f"rewordings from {served}, without this promise until enough is learned"
+        served = f"rewordings from similarity {STRICT} on, later from {similarity} on"
+    yield (
+        "at first",
+        f"{served}, or with the same words; without this promise until enough is learned",
+    )

@@ -478,8 +478,8 @@ def test_serve_says_what_it_promises_and_what_it_serves_before() -> None:
     assert (
         "  learning  at most 2.0% of the semantic hits wrong; learns from every miss; audits in "
         "the background\n"
-        "  at first  rewordings from similarity 0.98 on, later from 0.9 on, without this promise "
-        "until enough is learned\n"
+        "  at first  rewordings from similarity 0.98 on, later from 0.9 on, or with the same "
+        "words; without this promise until enough is learned\n"
     ) in banner(Settings(), 8080)
     assert "  at first  only exact repeats, until enough is learned\n" in banner(strict, 8080)
 

@@ -117,7 +117,9 @@ def test_a_worker_that_is_killed_takes_only_its_own_calls_and_another_starts(two
         two.until(lambda: killed not in two.workers and len(two.workers) == 2)
         two.until(load.more(200))
         after = two.count("headstart_requests_total")
-    assert 1 <= len(load.failed) <= 6  # each of the eight clients has one connection
+    # About four of the eight clients have a connection to the killed worker. Until the parent has
+    # noticed, some of them may get another one to it.
+    assert 1 <= len(load.failed) < 8
     assert after > before
     assert "ended (by SIGKILL)" in two.log
 

@@ -73,6 +73,51 @@ def test_a_fresh_domain_serves_near_repeats_alone() -> None:
     assert far.features
 
 
+STRICT = replace(ERROR_LIMIT, cold_start="strict")
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored"),
+    [
+        ("how do I open an account", "How do I open an account?"),
+        ("Hi, how do I open an account please?", "how do I open an account"),
+        ("how do I open an account? Thank you!", "Hello! How do I open an account, thanks"),
+        ("Please, can you tell me how I open an account", "how I open an account"),
+        ("what's the price of an account", "What is the price of an account?"),
+    ],
+)
+def test_the_same_words_need_less_similarity_before_anything_is_learned(
+    asked: str, stored: str
+) -> None:
+    strict = policy(Domain(STRICT))
+    served = judge(strict, asked, stored, 0.91)
+    assert (served.serves, served.rule, served.threshold) == (True, Rule.COLD_START, 0.85)
+    assert judge(strict, asked, stored, 0.84).veto == "threshold"
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored"),
+    [
+        ("how do I open accounts", "how do I open an account"),  # other words
+        ("how can I open my account", "how can I open my accounts"),  # another form of a word
+        ("an account I open how", "how I open an account"),  # another order
+        ("great, thanks", "great"),  # too few words
+    ],
+)
+def test_other_words_need_the_similarity_of_the_strict_start(asked: str, stored: str) -> None:
+    verdict = judge(policy(Domain(STRICT)), asked, stored, 0.97)
+    assert (verdict.serves, verdict.threshold) == (False, 0.98)
+
+
+def test_the_same_words_are_not_served_where_nothing_is() -> None:
+    lax = replace(ERROR_LIMIT, max_error=0.004)
+    match = policy(Domain(lax))
+    assert not judge(match, QUESTION + "?", QUESTION, 0.97).serves
+    assert (
+        judge(policy(Domain(STRICT)), "Is 'a' a word?", "Is 'b' a word?", 0.99).veto == "spelling"
+    )
+
+
 def test_a_vetoed_neighbour_is_never_served_but_can_be_learned_from() -> None:
     verdict = judge(policy(), "how do I open 2 accounts", "how do I open 3 accounts", 0.999)
     assert (verdict.serves, verdict.veto) == (False, "number")
