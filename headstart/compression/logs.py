@@ -516,7 +516,7 @@ def _times(lines: Sequence[str]) -> list[float | None]:
     """Return the seconds of each line, increasing past midnight; None for a line without time."""
     out: list[float | None] = []
     days = before = 0.0
-    day = ""
+    day, midnights = "", 0  # the last date, and how often midnight has passed since it
     for line in lines:
         time = _TIME.search(line, 0, _TIME_WITHIN) if line else None
         if time is None:
@@ -526,9 +526,11 @@ def _times(lines: Sequence[str]) -> list[float | None]:
             at = _decimal(time[4])
         else:
             at = int(time[1]) * 3600 + int(time[2]) * 60 + _decimal(time[3])
-            last, day = day, line[time.start() : time.start(1)] or day
-            past = _days_between(last, day)
-            days += 86400 * (at + days < before - 43200 if past is None else past)
+            own = line[time.start() : time.start(1)]
+            past = _days_between(day, own)
+            passed = int(at + days < before - 43200) if past is None else past - midnights
+            days += 86400 * passed
+            day, midnights = (own, 0) if own else (day, midnights + passed)
             at += days
         before = at
         out.append(at)
@@ -546,33 +548,37 @@ _LEAP_YEAR = 2000
 def _days_between(one: str, other: str) -> int | None:
     """Return the days from one date to the next, or None if they are no reason to count days.
 
-    A date in another form, such as 02.03.25, counts as the next day.
+    Two dates in different forms are none: logs of two programs may be mixed. A date in a form that
+    is not known, such as 02.03.25, counts as the next day.
     """
     if not one or not other:
         return None
     if one == other:
         return 0
-    first, second = _day(one), _day(other)
+    (form, first), (other_form, second) = _day(one), _day(other)
+    if form != other_form:
+        return None
     if first is None or second is None:
         return 1
     return second - first if second > first else None
 
 
 @lru_cache(maxsize=256)
-def _day(text: str) -> int | None:
-    """Return the number of a date's day, or None for a date that is not understood."""
+def _day(text: str) -> tuple[str | int, int | None]:
+    """Return the form of a date and the number of its day; None for one that is not understood."""
     found = _DATE.match(text)
-    if found is None:
-        return None
+    if found is None or found.lastindex is None:
+        return text.translate(_DIGITS), None
     year = found[1] or found[6] or _LEAP_YEAR
     named = found[5] or found[7]
     month = _MONTHS.find(named) // 3 + 1 if named else found[2] or found[9]
     try:
-        return date(
+        number = date(
             int(year), int(month), int(found[3] or found[4] or found[8] or found[10])
         ).toordinal()
     except ValueError:
-        return None
+        return found.lastindex, None
+    return found.lastindex, number
 
 
 def _decimal(number: str) -> float:

@@ -644,7 +644,7 @@ class JSONDecoder:
         becomes U+FFFD, in its own choice and part. Raises MalformedAnswerError.
         """
         waiting, self._half = self._half, b""
-        unpaired, last, mended, end = self._unpaired, b"", b"", 0
+        unpaired, last, mended, end = self._unpaired, b"", bytearray(), 0
         for found in _ESCAPES.finditer(data):
             half = found[1]
             if not half:
@@ -659,7 +659,8 @@ class JSONDecoder:
                 mended += b"\\ufffd"
             if is_first and data.startswith(b'"', end):
                 last = found[0]
-        events = self.read(decode_event(mended + data[end:]), name)
+        mended += data[end:]
+        events = self.read(decode_event(bytes(mended)), name)
         if last:
             events = self._held_back(events, last)
         return (*unpaired, *events) if waiting else events

@@ -228,6 +228,10 @@ class _HeldArguments:
         return "".join(self._pieces)
 
 
+_MOST_CHECKS = 100
+"""How often the end of a call is looked for. Each look reads all of its arguments."""
+
+
 class _WholeCall:
     """A call whose client takes it as a whole."""
 
@@ -235,17 +239,20 @@ class _WholeCall:
         self._begun = msgspec.structs.replace(begun, kind=kind)
         self._arguments = _HeldArguments()
         self._may_be_whole = self._is_sent = False
+        self._checks_left = _MOST_CHECKS
 
     def take(self, event: ToolCallDelta) -> None:
         """Keep a piece of the call."""
         self._arguments.add(event.arguments)
-        self._may_be_whole = not self._is_sent
+        if said := event.arguments.rstrip():
+            self._may_be_whole = said.endswith("}")
 
     def is_whole(self) -> bool:
         """Tell whether the arguments are an object, so that the call can be sent before others."""
-        if not self._may_be_whole:
+        if self._is_sent or not (self._may_be_whole and self._checks_left):
             return False
         self._may_be_whole = False  # before the next piece
+        self._checks_left -= 1
         arguments = self._arguments.join()
         return arguments.lstrip().startswith("{") and is_json(arguments)
 
@@ -470,6 +477,10 @@ _NUMBER = re.compile(rb'(?m)^(data: ?\{"type":"[\w.]+","sequence_number":)\d+')
 """The number of an event that we write. In a text of the answer it would not begin the line."""
 
 
+NUMBER_FIELD = b'"sequence_number"'
+"""Comments, and the events of most dialects, do not have it."""
+
+
 class _Numbered(msgspec.Struct):
     sequence_number: int
 
@@ -485,7 +496,7 @@ class EventNumbers:
     """
 
     def __init__(self, last: bytes) -> None:
-        """``last``: the last bytes that the client has got."""
+        """``last``: the last bytes with a number that the client has got."""
         self._next: int | None = None
         for line in last.splitlines():
             with contextlib.suppress(*UNDECODABLE):

@@ -179,6 +179,24 @@ def test_both_sides_of_a_pause_of_whole_days_are_kept(form: str, missing: int) -
     assert {lines[150], lines[151]} <= set(_collapsed(lines))
 
 
+@pytest.mark.parametrize("step", [1, 3, 7])
+@pytest.mark.parametrize("forms", [("{0:%Y-%m-%d %H:%M:%S}",), tuple(DATED.values())])
+def test_lines_without_a_date_or_with_another_form_hide_no_pause(
+    forms: tuple[str, ...], step: int
+) -> None:
+    begin = datetime(2025, 11, 30, 22, tzinfo=UTC)
+    times = [begin + timedelta(minutes=n + 50 * (n > 100)) for n in range(300)]
+    pieces = [
+        "{:%H:%M:%S}" if len(forms) == 1 and n else forms[n // step % len(forms)]
+        for n in range(300)
+    ]
+    lines = [
+        f"{piece.format(at, 7)} INFO beat {10 + n % 40}"
+        for n, (piece, at) in enumerate(zip(pieces, times, strict=True))
+    ]
+    assert {lines[100], lines[101]} <= set(_collapsed(lines))
+
+
 def test_a_night_without_its_report_shows() -> None:
     begin = datetime(2025, 12, 1, 2, tzinfo=UTC)
     lines = [

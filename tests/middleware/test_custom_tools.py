@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from itertools import pairwise
+from time import process_time
 from typing import Any
 
 import pytest
@@ -394,6 +395,24 @@ def test_a_search_is_sent_before_what_follows_it(source: Any) -> None:
     assert told[-1]["response"]["output"][0]["call_id"] == "t0"
     assert [item["type"] for item in told[-1]["response"]["output"]] == kinds
     assert [each["sequence_number"] for each in told] == list(range(len(told)))
+
+
+def test_a_long_search_between_texts_is_read_in_linear_time() -> None:
+    pieces = ['{"query":"', *("{}" * 100 for _ in range(8_000)), '"', "}", "\n"]
+    events: list[Any] = [ToolCallDelta(index=0, id="t0", name="tool_search")]
+    for piece in pieces:
+        events += [ToolCallDelta(index=0, arguments=piece), TextDelta(text=".")]
+    events += [Finished(reason="tool_calls"), Ended()]
+    naming = AnswerNames("01H", "id-1", 7, call_kinds={"tool_search": "tool_search"})
+    encoder = OPENAI_RESPONSES.encoder("id-1", 7, include_usage=True)
+    reader = Reencoder(OPENAI_CHAT, OPENAI_RESPONSES, naming, encoder)
+    stream = encoded(OPENAI_CHAT, [Started(id="i", model="m"), *events])
+    began = process_time()
+    lines = (reader.feed(stream).data + reader.end().data).split(b"\n")
+    assert process_time() - began < 4.0
+    told = json.loads(lines[-3].removeprefix(b"data: "))
+    output = {item["type"]: item for item in told["response"]["output"]}
+    assert output["tool_search_call"]["arguments"] == json.loads("".join(pieces))
 
 
 def test_calls_are_whole_if_the_stream_ends_without_a_reason() -> None:

@@ -6,6 +6,7 @@ Halves that two events of a stream bring are joined.
 from __future__ import annotations
 
 import json
+from time import process_time
 
 import pytest
 
@@ -95,6 +96,14 @@ def test_half_without_the_other_stays_in_its_choice_and_part(
     other = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
     events = decoded(OPENAI_CHAT, chunk % b"a" + chunk % rb"b\ud83d" + other + END)
     assert [event for event in events if "\ufffd" in str(event)] == told
+
+
+def test_many_halves_are_read_in_linear_time() -> None:
+    began = process_time()
+    events = decoded(OPENAI_CHAT, CHUNK % (rb"\ud83d " * 160_000))
+    texts = [event.text for event in events if isinstance(event, TextDelta)]
+    assert "".join(texts) == "\ufffd " * 160_000
+    assert process_time() - began < 2.0
 
 
 @pytest.mark.anyio

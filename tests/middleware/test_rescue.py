@@ -10,6 +10,7 @@ import pytest
 
 from headstart.attempts import AttemptRole
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
+from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
 from headstart.middleware.shaping.steps import with_document
 from headstart.middleware.shared_flights import OwnerLost
@@ -35,6 +36,7 @@ from support.candidates import (
     Actor,
     Targets,
     chat_call,
+    make_call,
     read,
     reply_of,
     text,
@@ -475,3 +477,25 @@ async def test_a_slow_reader_is_no_slow_upstream() -> None:
         async for _ in reply.pieces:
             await asyncio.sleep(1.0)
     assert second.calls == []
+
+
+async def test_numbers_go_on_after_frames_that_have_none() -> None:
+    def spoken_in_responses(*words: str, end: bool) -> list[Step]:
+        encoder = OPENAI_RESPONSES.encoder("resp_1", 7, include_usage=True)
+        events: list[StreamEvent] = [Started(id="resp_1", model="m", created=7)]
+        events += [TextDelta(text=word) for word in words]
+        events += [Finished(reason="stop"), Ended()] if end else []
+        return [Piece(encoder.feed((event,)), (event,)) for event in events]
+
+    targets = Targets()
+    told = spoken_in_responses("Once upon", " a", " time", end=False)
+    first = Actor("a", [[*told, Piece(b": ping\n\n"), UpstreamUnreachable("reset")]])
+    second = Actor("b", [spoken_in_responses("Once upon", " a time", ", far away.", end=True)])
+    body = {"model": "m", "stream": True, "input": "Tell me.", "max_output_tokens": 99}
+    call = make_call(json.dumps(body).encode(), OPENAI_RESPONSES)
+    async with await rescued(targets, first, second).send(call) as reply:
+        stream = b"".join([piece.data async for piece in reply.pieces])
+        assert reply.transforms == ("rescued",)
+    frames = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: ")]
+    assert "".join(each.get("delta", "") for each in frames) == "Once upon a time, far away."
+    assert [each["sequence_number"] for each in frames] == list(range(len(frames)))

@@ -314,6 +314,22 @@ def test_the_use_of_a_limit_by_others_is_counted_once() -> None:
     assert limits.allowance(0.0) == pytest.approx(0.4)
 
 
+def test_the_use_by_others_is_less_than_a_rate_that_falls() -> None:
+    limits = RateLimits()
+
+    def learn(now: float, remaining: int, reset: str) -> None:
+        told = {"limit-requests": "100", "remaining-requests": str(remaining)}
+        headers = pairs(
+            **{f"x-ratelimit-{n}": v for n, v in {**told, "reset-requests": reset}.items()}
+        )
+        limits.learn(headers, now, UNIX + now, limits.take(0, now), began=now)
+
+    for second in range(1, 12):
+        learn(float(second), 100 - 9 * second, "1s")  # others use nine a second
+    learn(13.0, 0, "300s")
+    assert limits.ready_in_s(0, 13.0) > 1.0
+
+
 def test_an_answer_that_comes_late_gives_nothing_back() -> None:
     headers = {"x_ratelimit_limit_requests": "10", "x_ratelimit_reset_requests": "600"}
     limits = learned(**headers, x_ratelimit_remaining_requests="10")

@@ -13,7 +13,7 @@ from headstart.dialects.registry import DIALECTS, FORMS, is_translated
 from headstart.errors import HeadstartError, UpstreamError, UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.shaping.steps import with_document
 from headstart.middleware.shared_flights import OwnerLost
-from headstart.middleware.translated_reading import EventNumbers, StreamWriter
+from headstart.middleware.translated_reading import NUMBER_FIELD, EventNumbers, StreamWriter
 from headstart.policies.output.continuation import OVERLAP, PrefillSplice, RestartSplice, continuing
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import ExpectedPace
@@ -150,7 +150,8 @@ class RescuedCandidate:
         asked, last = now(), b""
         try:
             async for piece in pieces:
-                last = piece.data or last
+                if NUMBER_FIELD in piece.data:
+                    last = piece.data
                 if pace is None:
                     yield piece
                     continue
@@ -221,7 +222,7 @@ class RescuedCandidate:
         call: Call,
         dialect: Dialect,
     ) -> AsyncGenerator[Piece]:
-        """Yield the rest of the answer, of which the client has got ``last`` at last.
+        """Yield the rest of the answer. ``last``: the last bytes with a number that the client has.
 
         Raises ``broken`` if no other answer can follow, or another error.
         """

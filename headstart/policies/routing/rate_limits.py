@@ -343,6 +343,7 @@ class _Bucket:
             least, most = (reading.used - 1.0) / reset_s, reading.used / reset_s
             known = self.per_s != usual_per_s
             self.per_s = min(max(self.per_s, least), most) if known else most
+            self.others_per_s = min(self.others_per_s, _MOST_FOR_OTHERS * self.per_s)
         self.at, self.believed_until = now, now + _BELIEVED_S
 
     def _correct(self, remaining: float, taken: tuple[float, float] | None, now: float) -> None:
