@@ -180,6 +180,8 @@ def test_words_that_add_no_part_are_no_veto(encoder: OnnxEncoder, one: str, othe
         ("quantifier", "Can I set one alarm?", "Can I set several alarms?"),
         ("quantifier", "May I swim if I can dive?", "May I swim only if I can dive?"),
         ("substitution", "Who is Tom's uncle?", "Whose uncle is Tom?"),
+        ("substitution", "What's the price?", "What was the price?"),
+        ("substitution", "They're open on Sunday?", "They were open on Sunday?"),
         ("role-swap", "Who taught Ann?", "Whom did Ann teach?"),
         (
             "role-swap",
@@ -238,6 +240,8 @@ def test_near_misses_are_vetoed_for_good(
             "I'd like to take 3 from 20 and 5 from 12. What is left?",
         ),
         ("crossing", "Is it safe to drink green tea?", "Is green tea safe to drink?"),
+        ("substitution", "What's the price going to be?", "What is the price going to be?"),
+        ("substitution", "Who's there, and who was here?", "Who is there, and who was here?"),
     ],
 )
 def test_rewordings_are_left_alone(encoder: OnnxEncoder, guard: str, one: str, other: str) -> None:
