@@ -180,7 +180,19 @@ def test_words_that_add_no_part_are_no_veto(encoder: OnnxEncoder, one: str, othe
         ("quantifier", "Can I set one alarm?", "Can I set several alarms?"),
         ("quantifier", "May I swim if I can dive?", "May I swim only if I can dive?"),
         ("substitution", "Who is Tom's uncle?", "Whose uncle is Tom?"),
+        ("substitution", "What's the price?", "What was the price?"),
+        ("substitution", "They're open on Sunday?", "They were open on Sunday?"),
         ("role-swap", "Who taught Ann?", "Whom did Ann teach?"),
+        (
+            "role-swap",
+            "Take pills before lunch and drops before dinner",
+            "Take drops before lunch and pills before dinner, please",
+        ),
+        (
+            "role-swap",
+            "Take 3 from 20 and 5 from 12. What is left?",
+            "Take 5 from 20 and 3 from 12. What is left, please?",
+        ),
         ("scope", "Explain tides in one sentence", "Explain tides in one paragraph"),
         ("scope", "Write a poem about snow", "Write a story about snow"),
         (
@@ -217,7 +229,19 @@ def test_near_misses_are_vetoed_for_good(
         ("negation", "I don't get what a quasar is", "What is a quasar?"),
         ("negation", "I haven't understood what a quasar is", "What is a quasar?"),
         ("role-swap", "Undo the last commit in git", "Undo my last git commit"),
+        (
+            "role-swap",
+            "Bus one goes from Oslo to Bergen, bus two from Nice to Rome. Which is longer?",
+            "Bus one goes from Oslo to Bergen, bus two from Nice to Rome. Which is longer, please?",
+        ),
+        (
+            "role-swap",
+            "I want to take 3 from 20 and 5 from 12. What is left?",
+            "I'd like to take 3 from 20 and 5 from 12. What is left?",
+        ),
         ("crossing", "Is it safe to drink green tea?", "Is green tea safe to drink?"),
+        ("substitution", "What's the price going to be?", "What is the price going to be?"),
+        ("substitution", "Who's there, and who was here?", "Who is there, and who was here?"),
     ],
 )
 def test_rewordings_are_left_alone(encoder: OnnxEncoder, guard: str, one: str, other: str) -> None:

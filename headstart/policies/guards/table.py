@@ -29,6 +29,7 @@ from headstart.policies.guards.words import (
     VOCABULARY,
     Parse,
     count_common_start,
+    endings_of,
     is_foreign_function_word,
     is_function_word,
     languages,
@@ -379,6 +380,9 @@ _TENSES = stem_classes(
 _BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
 """The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
 
+_CONTRACTING = stems_of("it that there what who where when how he she they")
+"""Words with which "is" or "are" is contracted. The stem of "what's" is that of "what"."""
+
 _CONTRAST_ROWS = [*map(stem_groups, rows_of(VOCABULARY["contrasts"]))]
 _FOREIGN_ROWS = [*map(stem_groups, rows_of(VOCABULARY["foreign_contrasts"]))]
 _CONTRASTED = stems_of(VOCABULARY["contrasts"].replace("/", " "))
@@ -410,7 +414,7 @@ def grammar_changed(a: Parse, b: Parse) -> bool:
         return True
     if len((a.content ^ b.content) - _CONTRASTED) > 1:
         return False
-    (one, words), (other, others) = _tense(a.stems), _tense(b.stems)
+    (one, words), (other, others) = _tense(a), _tense(b)
     if words == others:
         return bool(one and other) and one != other
     only, only_other = [*(words - others).elements()], [*(others - words).elements()]
@@ -463,9 +467,12 @@ def _contrast(
     return False
 
 
-def _tense(stems: Sequence[str]) -> tuple[set[str], Counter[str]]:
+def _tense(parse: Parse) -> tuple[set[str], Counter[str]]:
     """Return the tenses of a prompt, and its other words."""
+    stems, endings = parse.stems, endings_of(parse)
     tenses, words = set(), Counter(word for word in stems if word != "together")
+    if any(endings.get(word) == "-" for word in _CONTRACTING):
+        tenses.add("present")
     for place, word in enumerate(stems):
         tense = _TENSES.get(word)
         if word in _HAVE and stems[place + 1 : place + 2] == ("to",):

@@ -179,9 +179,10 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
     if _source_is_goal(a, b) or _source_is_goal(b, a):
         return True
     words_a, words_b = frozenset(a.stems), frozenset(b.stems)
+    ours_kept, theirs_kept = _kept_roles(a, b), _kept_roles(b, a)
     for one in a.roles:
         for other in b.roles:
-            if one.preposition != other.preposition:
+            if one.preposition != other.preposition or (one in ours_kept and other in theirs_kept):
                 continue
             ours, theirs = frozenset(one.argument), frozenset(other.argument)
             ours, theirs = ours - theirs, theirs - ours
@@ -192,6 +193,20 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
             if crossed or one.preposition in _DIRECTED:
                 return True
     return False
+
+
+def _kept_roles(parse: Parse, other: Parse) -> frozenset[Role]:
+    """Return the roles that the other prompt has, too, after the same of the common words.
+
+    A longer text has several: "I read from 8 to 9, and I sleep from 10".
+    """
+
+    def place(role: Role) -> tuple[str, tuple[str, ...], frozenset[str]]:
+        return role.preposition, role.argument, role.before & common
+
+    common = frozenset(parse.stems).intersection(other.stems)
+    theirs = set(map(place, other.roles))
+    return frozenset(role for role in parse.roles if place(role) in theirs)
 
 
 def _source_is_goal(a: Parse, b: Parse) -> bool:

@@ -638,8 +638,8 @@ def _final_e_exchanged(a: Parse, b: Parse) -> bool:
     Unless the words name substances, the encoder must know both. Otherwise one of them is likely
     mistyped, or an older spelling.
     """
-    endings = _endings(b)
-    for word, ending in _endings(a).items():
+    endings = endings_of(b)
+    for word, ending in endings_of(a).items():
         other = endings.get(word, "-")
         exchanged = other != ending and "-" not in other + ending
         if exchanged and (word not in a.rare | b.rare or _elements(_american(word))):
@@ -647,7 +647,7 @@ def _final_e_exchanged(a: Parse, b: Parse) -> bool:
     return False
 
 
-def _endings(parse: Parse) -> dict[str, str]:
+def endings_of(parse: Parse) -> dict[str, str]:
     return dict(zip(distinct(parse.stems), parse.endings, strict=False))
 
 
@@ -673,7 +673,7 @@ def _end_alike(one: str, other: str, groups: Sequence[Sequence[str]]) -> bool:
 
 def _stands_alone(word: str, parse: Parse) -> bool:
     """Tell whether an adjective is a noun here: it is a plural, or no content word follows it."""
-    plural = _endings(parse).get(word) == "-"
+    plural = endings_of(parse).get(word) == "-"
     modified = {after for each, after in pairwise(parse.stems) if each == word}
     return word.endswith(_ALSO_NOUNS) and (plural or parse.content.isdisjoint(modified))
 
