@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 VERSION = b"\x01"
 SEALED_VERSION = b"\x02"
-"""The first byte of an encrypted value (``encryption.VERSION``)."""
+"""The first byte of an encrypted value."""
 SEALED = "sealed:"
 """The prefix of the names of encoders and sketchers whose vectors or sketches are encrypted."""
 ENCRYPTION = "encryption"
