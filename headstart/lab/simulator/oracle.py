@@ -151,11 +151,7 @@ class Oracle:
         """Return the right answer to a prompt without earlier turns."""
         return self._truths.get(_normalized(prompt)) or self._derive(prompt)
 
-    def truth_of_messages(
-        self,
-        messages: Sequence[AskedMessage],
-        occasion: str = "",
-    ) -> Truth:
+    def truth_of_messages(self, messages: Sequence[AskedMessage], occasion: str = "") -> Truth:
         """Return the right answer to a conversation, in the words of the ``occasion``.
 
         A system prompt never changes the class. A conversation with earlier turns is one prompt, so
@@ -194,11 +190,7 @@ class TrafficPrompt(Frozen):
 
 
 def traffic(
-    seed: int,
-    n: int,
-    repeat_share: float,
-    reword_share: float,
-    trap_share: float,
+    seed: int, n: int, repeat_share: float, reword_share: float, trap_share: float
 ) -> Iterator[TrafficPrompt]:
     """Yield ``n`` prompts, which depend on the arguments alone.
 
