@@ -192,8 +192,6 @@ def _read_encoder(settings: Settings) -> None:
 
 def _read_state(settings: Settings) -> None:
     cache = settings.cache
-    if cache.state is None:
-        return
     read_prior(cache, error_limit_of(cache), version_of(cache.guards))
 
 
@@ -595,7 +593,6 @@ def chat_call(
     endpoint: str, model: str, messages: Sequence[Any], max_tokens: int, **fields: Any
 ) -> Call:
     """Return a streamed chat in OpenAI's dialect; ``endpoint`` names its purpose in the books."""
-    dialect = OPENAI_CHAT
     document = {
         "model": model,
         "messages": messages,
@@ -611,7 +608,7 @@ def chat_call(
         query_string=b"",
         headers=_HEADERS,
         body=body,
-        dialect=dialect.name,
+        dialect=OPENAI_CHAT.name,
         endpoint=endpoint,
-        request=dialect.parse_request(body),
+        request=OPENAI_CHAT.parse_request(body),
     )
