@@ -285,7 +285,7 @@ class PrefixReads:
         if row.outcome.is_hit:
             self._asked[entry].append(row.at)
             self._hits.append(_PrefixHit(entry, row.at, row.saved_prefix_usd, sinks))
-        elif row.holdout or (row.outcome is Outcome.AUDIT and row.reason != "judge"):
+        elif row.holdout or _asked_again(row):
             cached = sum(each.cached_tokens for each in row.attempts)
             self._repeats.append(_RepeatedPrefix(entry, row.at, cached, row.prompt_tokens))
             self._called[entry].append(row.at)
@@ -321,6 +321,11 @@ class PrefixReads:
             return 1.0
         cached = sum(call.cached_tokens for call in soon)
         return min(1.0, cached / sum(call.prompt_tokens for call in soon))
+
+
+def _asked_again(row: Served) -> bool:
+    """Tell whether an audit asked the provider again. The other audits are calls of the judge."""
+    return row.outcome is Outcome.AUDIT and row.reason != "judge"
 
 
 def _lately(times: Sequence[float], entry: str, at: float) -> bool:
@@ -384,7 +389,7 @@ class EstimateAccounts:
             return
         if row.outcome.is_hit:
             self._add_hit(row)
-        elif row.outcome is Outcome.AUDIT and row.reason != "judge" and row.neighbor is not None:
+        elif _asked_again(row) and row.neighbor is not None:
             audit = UsualCall(row.at, row.total_s, None, tokens_of(row))
             self._repeats.append(_repeat_of(row, row.neighbor, audit))
         elif row.holdout and (call := usual_call(row)) is not None:
