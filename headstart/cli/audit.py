@@ -166,7 +166,7 @@ def _print_wrong_hits(console: Console, found: AuditReport) -> None:
     if not found.wrong_hits:
         return
     console.print(f"{len(found.wrong_hits):,} wrong, newest first (headstart explain REQUEST):")
-    for wrong in found.wrong_hits[: -MOST_WRONG_HITS - 1 : -1]:
+    for wrong in reversed(found.wrong_hits[-MOST_WRONG_HITS:]):
         at = datetime.fromtimestamp(wrong.at, UTC)
         console.print(
             f"  {wrong.request} answered by {wrong.entry}, similarity {wrong.similarity:.3f},"

@@ -175,7 +175,8 @@ def stats(options: StatsOptions) -> None:
     """
     found = anyio.run(_summarise, options.store, options.config)
     if options.as_json:
-        return print_json(found)
+        print_json(found)
+        return
     click.echo(
         f"{counted(found.entries, 'entry', 'entries')} of "
         f"{counted(found.scopes, 'scope')}, {found.bytes / 1e6:,.1f} MB, "
@@ -188,7 +189,6 @@ def stats(options: StatsOptions) -> None:
     for title, counts in (("model", found.models), ("tag", found.tags)):
         for name, number in sorted(counts.items(), key=lambda item: -item[1])[:20]:
             click.echo(f"  {title:6} {name or '(none)'}: {number:,}")
-    return None
 
 
 def _age(seconds: float) -> str:
@@ -354,7 +354,8 @@ def import_(options: CacheImportOptions) -> None:
     if options.answers:
         if str(options.file) == "-":
             raise click.UsageError("--answers reads a file, not the standard input")
-        return _import_answers(options)
+        _import_answers(options)
+        return
     settings = settings_to_read(options.config).cache
     url = options.store or settings.store
     if url == "memory:":
@@ -365,7 +366,6 @@ def import_(options: CacheImportOptions) -> None:
         f"{entries:,} entries and {labels:,} labels were read into {masked_url(url)}; "
         f"{known:,} entries were left out"
     )
-    return None
 
 
 def _import_answers(options: CacheImportOptions) -> None:
@@ -616,7 +616,6 @@ async def _warm(options: WarmOptions, bodies: list[bytes]) -> tuple[Counter[str]
 
 @asynccontextmanager
 async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]:
-
     url = data_sources.running_server(options.url, data_sources.ADMIN_TOKEN_ENV, options.config).url
     headers = {"content-type": "application/json"}
     if options.key_env is not None:

@@ -11,7 +11,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import click
@@ -192,8 +192,6 @@ def _read_encoder(settings: Settings) -> None:
 
 def _read_state(settings: Settings) -> None:
     cache = settings.cache
-    if cache.state is None:
-        return
     read_prior(cache, error_limit_of(cache), version_of(cache.guards))
 
 
@@ -376,13 +374,10 @@ def _keys(report: UpstreamReport) -> str:
 
 
 def _members(route: RouteReport) -> str:
-    return (
-        ", ".join(
-            name if real == route.model else f"{name} ({real})"
-            for name, real in route.members.items()
-        )
-        or "-"
+    named = (
+        name if real == route.model else f"{name} ({real})" for name, real in route.members.items()
     )
+    return ", ".join(named) or "-"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -424,6 +419,27 @@ class LiveResult(msgspec.Struct, frozen=True, kw_only=True):
     """Some models of the upstream, if it does not know the requested model."""
 
 
+class _Failure(NamedTuple):
+    """Why an upstream gave no answer."""
+
+    kind: FailureKind
+    words: str
+    """The provider's message."""
+    fix: str = ""
+
+    @property
+    def line(self) -> str:
+        """The failure in one short line."""
+        return f"{self.kind}: {' '.join(self.words.split())[:200]}{self.fix}"
+
+
+class _ModelList(NamedTuple):
+    """The models that an upstream lists, and why it lists none, if it says so."""
+
+    models: tuple[str, ...] = ()
+    failure: _Failure | None = None
+
+
 async def ask_all(settings: Settings) -> list[LiveResult]:
     """Ask all upstreams at the same time; return the results in the order of the settings."""
     results: dict[str, LiveResult] = {}
@@ -460,57 +476,57 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
 
     A model that cannot chat, but embeds or ranks texts, has no first token and no error.
     """
-    listed: tuple[str, ...] = ()
-    ttft_s = None
-    error: str | None = f"{FailureKind.TIMEOUT}: no answer within {LIMIT_S:g} s"
+    listed = _ModelList()
+    outcome: float | _Failure | None
+    outcome = _Failure(FailureKind.TIMEOUT, f"no answer within {LIMIT_S:g} s")
     with anyio.move_on_after(LIMIT_S):
         try:
             if model is None:
-                listed, refused = await _models(upstream, chosen.speaks)
-                model = next(iter(listed), None)
-                if model is None and (refused is None or refused.startswith(_NO_MODEL)):
-                    # A proxy of your own before the preset's provider may have no list.
-                    model = model_table().cheapest(chosen.preset or "")
+                listed = await _list_models(upstream, chosen.speaks)
+                model = _model_of(listed, chosen)
             if model is None:
-                error = refused or f"{_NO_MODEL}: none is known; set one in upstream.models"
+                unknown = _Failure(_NO_MODEL, "none is known; set one in upstream.models")
+                outcome = listed.failure or unknown
             else:
-                ttft_s, error = await _first_token(upstream, model)
-            if error is not None and error.startswith(_NO_MODEL):
-                listed = listed or (await _models(upstream, chosen.speaks))[0]
-                if model in listed and await _answers_other_calls(upstream, model):
-                    error = None
+                outcome = await _first_token(upstream, model)
+            if isinstance(outcome, _Failure) and outcome.kind is _NO_MODEL:
+                if not listed.models:
+                    listed = await _list_models(upstream, chosen.speaks)
+                if model in listed.models and await _answers_other_calls(upstream, model):
+                    outcome = None
         except UpstreamError as failed:
-            error = error_line(failure_of(failed, clock()).kind, str(failed))
+            outcome = _Failure(failure_of(failed, clock()).kind, str(failed))
         except RequestError as inexpressible:  # in the upstream's dialect
-            error = error_line(FailureKind.BAD_REQUEST, str(inexpressible))
-    return LiveResult(
-        upstream=chosen.name,
-        model=model,
-        ttft_s=ttft_s,
-        error=error,
-        models=() if error is None else listed[:_SHOWN],
-    )
+            outcome = _Failure(FailureKind.BAD_REQUEST, str(inexpressible))
+    if isinstance(outcome, _Failure):
+        shown = listed.models[:_SHOWN]
+        return LiveResult(upstream=chosen.name, model=model, error=outcome.line, models=shown)
+    return LiveResult(upstream=chosen.name, model=model, ttft_s=outcome)
 
 
-def error_line(kind: str, words: str) -> str:
-    """Return the kind of the failure and the provider's message in one short line."""
-    return f"{kind}: {' '.join(words.split())[:200]}"
+def _model_of(listed: _ModelList, upstream: UpstreamSettings) -> str | None:
+    """Return the first listed model; without a list, the cheapest one of the preset."""
+    if listed.models:
+        return listed.models[0]
+    # A proxy of your own before the preset's provider may have no list.
+    has_no_list = listed.failure is None or listed.failure.kind is _NO_MODEL
+    return model_table().cheapest(upstream.preset or "") if has_no_list else None
 
 
-async def _first_token(upstream: Upstream, model: str) -> tuple[float | None, str | None]:
-    """Return time to first token and None, or None and the error. Raises UpstreamError."""
+async def _first_token(upstream: Upstream, model: str) -> float | _Failure:
+    """Return the time to the first token, or why there was none. Raises UpstreamError."""
     call = chat_call("check", model, [{"role": "user", "content": "Hi"}], max_tokens=1)
     began = time.perf_counter()
     async with await upstream.send(call) as reply:
         async for piece in reply.pieces:
             for event in piece.events:
                 if isinstance(event, ErrorReported):
-                    return None, error_line(failure_in(event, reply).kind, event.message)
+                    return _Failure(failure_in(event, reply).kind, event.message)
                 only_begins = isinstance(event, TextDelta) and not event.text
                 if isinstance(event, _CONTENT) and not only_begins:
-                    return time.perf_counter() - began, None
-    empty = FailureKind.EMPTY if reply.status < 400 else FailureKind.SERVER
-    return None, error_line(empty, f"status {reply.status} without an answer")
+                    return time.perf_counter() - began
+    kind = FailureKind.EMPTY if reply.status < 400 else FailureKind.SERVER
+    return _Failure(kind, f"status {reply.status} without an answer")
 
 
 def failure_in(event: ErrorReported, reply: Reply) -> Failure:
@@ -519,23 +535,23 @@ def failure_in(event: ErrorReported, reply: Reply) -> Failure:
     return classify(status, (event.code or "",), event.message, headers, clock())
 
 
-async def _models(upstream: Upstream, dialect: str) -> tuple[tuple[str, ...], str | None]:
-    """Return the models that an upstream lists, and why it lists none. Raises UpstreamError."""
+async def _list_models(upstream: Upstream, dialect: str) -> _ModelList:
+    """Ask an upstream for its list of models. Raises UpstreamError."""
     form = BY_SETTING[dialect].models
     if form is None:
-        return (), None
+        return _ModelList()
     status, headers, body = await _ask(upstream, form.path, query=form.query)
     if status >= 400:
         words = body[:_WORDS_BYTES].decode(errors="replace").strip()
         kind = classify(status, (), words, headers, clock()).kind
         said = "an HTML page" if words.startswith("<") else words
-        refused = error_line(kind, f"its list of models has status {status}: {said}")
-        hint = "; is upstream.base_url right? Without a list, set a model in upstream.models"
-        return (), refused + (hint if kind in _WITHOUT_LIST else "")
+        fix = "; is upstream.base_url right? Without a list, set a model in upstream.models"
+        words = f"its list of models has status {status}: {said}"
+        return _ModelList((), _Failure(kind, words, fix if kind in _WITHOUT_LIST else ""))
     try:
-        return tuple(each.id for each in form.read(msgspec.json.decode(body))), None
+        return _ModelList(tuple(each.id for each in form.read(msgspec.json.decode(body))))
     except UNDECODABLE:
-        return (), None
+        return _ModelList()
 
 
 async def _answers_other_calls(upstream: Upstream, model: str) -> bool:
@@ -577,7 +593,6 @@ def chat_call(
     endpoint: str, model: str, messages: Sequence[Any], max_tokens: int, **fields: Any
 ) -> Call:
     """Return a streamed chat in OpenAI's dialect; ``endpoint`` names its purpose in the books."""
-    dialect = OPENAI_CHAT
     document = {
         "model": model,
         "messages": messages,
@@ -593,7 +608,7 @@ def chat_call(
         query_string=b"",
         headers=_HEADERS,
         body=body,
-        dialect=dialect.name,
+        dialect=OPENAI_CHAT.name,
         endpoint=endpoint,
-        request=dialect.parse_request(body),
+        request=OPENAI_CHAT.parse_request(body),
     )

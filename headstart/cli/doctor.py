@@ -355,7 +355,7 @@ async def _redis(url: str) -> AsyncIterator[Finding]:
             skew_s = time.time() - (int(seconds) + int(micro) / 1e6)  # noqa: TID251 - the real clock
             asked = await client.redis.config_get("maxmemory*")
     except (RedisError, OSError, TimeoutError):
-        return  # the check before has reported it, or this user may not read the file
+        return  # the check before has reported it, or this user may not read the settings
     finally:
         await client.aclose()
     policies = [value for name, value in asked.items() if _text(name) == "maxmemory-policy"]

@@ -70,11 +70,12 @@ def read_prices(document: object, *, today: str) -> ImportedPrices:
 
 
 class _Entry(NamedTuple):
-    provider: str
-    model: str
-    price: TablePrice | None
+    """An entry of a list. ``reason`` says why it is left out, if it has no price."""
+
+    provider: str = ""
+    model: str = ""
+    price: TablePrice | None = None
     reason: str = ""
-    """The reason why there is no price."""
 
 
 def _collect_prices(form: str, entries: Iterable[_Entry]) -> ImportedPrices:
@@ -93,19 +94,17 @@ def _litellm(document: Mapping[str, Any], today: str) -> Iterator[_Entry]:
     for key, entry in document.items():
         if key == "sample_spec" or not isinstance(entry, dict):
             continue
-        theirs = entry.get("litellm_provider")
-        provider = presets.get(theirs) if isinstance(theirs, str) else None
-        price = _litellm_price(entry)
-        reason = ""
-        if provider is None or not isinstance(theirs, str):
-            provider, theirs, reason = "", "", "a provider without a preset"
+        theirs = str(entry.get("litellm_provider"))
+        retired = entry.get("deprecation_date")
+        if theirs not in presets:
+            yield _Entry(reason="a provider without a preset")
         elif entry.get("mode") not in _TEXT_MODES:
-            reason = "not billed by tokens of text"
-        elif isinstance(retired := entry.get("deprecation_date"), str) and retired <= today:
-            reason = "retired"
-        elif price is None:
-            reason = "no price by tokens"
-        yield _Entry(provider, _bare(key, theirs), None if reason else price, reason)
+            yield _Entry(reason="not billed by tokens of text")
+        elif isinstance(retired, str) and retired <= today:
+            yield _Entry(reason="retired")
+        else:
+            name, price = _bare(key, theirs), _litellm_price(entry)
+            yield _Entry(presets[theirs], name, price, reason="no price by tokens")
 
 
 def _bare(key: str, provider: str) -> str:
@@ -135,7 +134,7 @@ def _openrouter(models: Iterable[Mapping[str, Any]]) -> Iterator[_Entry]:
     for model in models:
         id, asked = model.get("id"), model.get("pricing")
         if not isinstance(id, str) or not isinstance(asked, dict):
-            yield _Entry("", "", None, "no id or no price")
+            yield _Entry(reason="no id or no price")
             continue
         price = _price(
             asked.get("prompt"),
@@ -145,8 +144,7 @@ def _openrouter(models: Iterable[Mapping[str, Any]]) -> Iterator[_Entry]:
             per_request=_number(asked.get("request")) or 0.0,
             context=model.get("context_length"),
         )
-        reason = "" if price is not None else "free, or no fixed price"
-        yield _Entry("openrouter", id, price, reason)
+        yield _Entry("openrouter", id, price, reason="free, or no fixed price")
 
 
 _GENAI_NAMES = {"google": "gemini", "x-ai": "xai", "moonshotai": "moonshot"}
@@ -163,13 +161,11 @@ def _genai_prices(document: Iterable[Any], today: str) -> Iterator[_Entry]:
         name = "huggingface" if company else _GENAI_NAMES.get(theirs, theirs)
         for model in provider["models"]:
             if name not in providers():
-                yield _Entry("", "", None, "a provider without a preset")
+                yield _Entry(reason="a provider without a preset")
                 continue
             price = _genai_price(model, today)
-            reason = "" if price is not None else "free, or no price by tokens"
-            yield _Entry(
-                name, f"{model['id']}:{company}" if company else model["id"], price, reason
-            )
+            own = f"{model['id']}:{company}" if company else model["id"]
+            yield _Entry(name, own, price, reason="free, or no price by tokens")
             if company and price is not None:
                 routed.setdefault(model["id"], []).append(price)
     for id, prices in routed.items():

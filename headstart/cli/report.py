@@ -34,7 +34,6 @@ from headstart.report.reconciliation import Books, ExportRow, read_usage
 from headstart.report.sections import dollars, duration, money_note, percent, render_page, sections
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from rich.console import Console
@@ -187,7 +186,7 @@ async def _limits(url: str | None, config: Path | None) -> tuple[LimitUse, ...]:
     if not any(callers.values()):
         return ()
     async with existing_store(url, config) as store:
-        return tuple(await limit_uses(callers, store, time.time()))  # noqa: TID251 - as above
+        return tuple(await limit_uses(callers, store, time.time()))  # noqa: TID251 - the composition root
 
 
 class Collector(Protocol):
@@ -202,10 +201,11 @@ def report_on_log(path: Path, since: float = 0.0, *collectors: Collector) -> Rep
     ``collectors`` get the same rows.
     """
     accounts = Accounts()
-    for row in _log_rows(path):
-        if row.at >= since:
-            for each in (accounts, *collectors):
-                each.add(row)
+    with path.open("rb") as lines:
+        for row in decode_lines(lines, Served, str(path)):
+            if row.at >= since:
+                for each in (accounts, *collectors):
+                    each.add(row)
     return accounts.report()
 
 
@@ -227,11 +227,6 @@ async def report_on_store(
 async def print_report(console: Console, url: str) -> None:
     """Print the report over a store's books."""
     print_tables(console, await report_on_store(url))
-
-
-def _log_rows(path: Path) -> Iterator[Served]:
-    with path.open("rb") as lines:
-        yield from decode_lines(lines, Served, str(path))
 
 
 def _read_export(path: Path) -> list[ExportRow]:

@@ -141,10 +141,8 @@ def worker_count(server: ServerSettings) -> int:
             raise ConfigError(
                 "server.workers: on Windows a server has one process; set 1, or use WSL or Linux"
             )
-        count = 1
-    else:
-        count = available_cores() if server.workers == "auto" else server.workers
-    return count
+        return 1
+    return available_cores() if server.workers == "auto" else server.workers
 
 
 def _upstream_override(base_url: str | None, dialect: str | None) -> list[dict[str, str]] | None:

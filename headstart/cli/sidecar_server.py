@@ -147,7 +147,7 @@ class SidecarServer(DrainingServer):
     """A uvicorn for one sidecar. ``run`` returns when the server has stopped.
 
     ``on_start`` is called once it accepts connections, ``on_drain`` when it begins to drain.
-    ``share`` is a worker's place among those that accept on the same socket.
+    ``accept`` makes the Acceptor of a worker, which shares its socket with other workers.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LEASE_S = 3.0
 """Seconds after which a lease ends, unless it is renewed."""
 _LEASE = struct.Struct("<dQ16s20s4x")
-"""The time of its end, token, address of the owner, and digest of the name."""
+"""The form of a ``_StoredLease``."""
 _END = struct.Struct("<d")
 _COUNT = struct.Struct("<Q")
 """The number of leases that were taken so far, which is stored before the first lease."""
@@ -77,6 +77,18 @@ class ExchangeMessage(msgspec.Struct, frozen=True):
         return int(self.address.partition(":")[0])
 
 
+class _StoredLease(NamedTuple):
+    """A place of the table."""
+
+    until: float
+    """The time of its end."""
+    token: int
+    owner: bytes
+    """The owner's address, with zero bytes at its end."""
+    digest: bytes
+    """The digest of its name."""
+
+
 class LeaseTable:
     """The leases of all workers, in the bytes of an open file from ``offset`` on.
 
@@ -96,32 +108,33 @@ class LeaseTable:
         ``owner`` also takes it if its token is ``instead_of``. None: all places are taken, or the
         lock of the table is not free.
         """
-        digest, now, memory = bytes.fromhex(name), self._clock(), self._memory
+        digest, now = bytes.fromhex(name), self._clock()
         first = self._at(int.from_bytes(digest[:4], "little") % BUCKETS * BUCKET)
         with self._lock:
             if not self._lock.taken:
                 return None
             free = None
             for at in range(first, first + BUCKET * _LEASE.size, _LEASE.size):
-                until, token, holder, found = _LEASE.unpack_from(memory, at)
-                if found == digest:
-                    if until > now and token != instead_of:
-                        return Lease(name=name, owner=holder.rstrip(b"\0").decode(), token=token)
+                found = self._read(at)
+                if found.digest == digest:
+                    if found.until > now and found.token != instead_of:
+                        holder = found.owner.rstrip(b"\0").decode()
+                        return Lease(name=name, owner=holder, token=found.token)
                     free = at
                     break
-                if free is None and until <= now:
+                if free is None and found.until <= now:
                     free = at
             if free is None:
                 return None
             token = self._new_token(free)
-            _LEASE.pack_into(memory, free, now + LEASE_S, token, owner.encode(), digest)
+            _LEASE.pack_into(self._memory, free, now + LEASE_S, token, owner.encode(), digest)
         return Lease(name=name, owner=owner, token=token)
 
     def _new_token(self, at: int) -> int:
         """Count a lease that begins at ``at``, and return its token. The lock must be held.
 
         The token is the number of leases so far times ``PLACES``, plus the number of the place. So
-        no two leases have one token, and a token tells where its lease is (``_end_at``).
+        no two leases have one token, and a token tells where its lease is (``_set_end``).
         """
         count: int = 1 + _COUNT.unpack_from(self._memory, self._offset)[0]
         _COUNT.pack_into(self._memory, self._offset, count)
@@ -132,19 +145,22 @@ class LeaseTable:
         until = self._clock() + LEASE_S
         with self._lock:
             for lease in leases:
-                self._end_at(lease, until)
+                self._set_end(lease, until)
 
     def release(self, lease: Lease) -> None:
         """End a lease that was taken here.
 
         This needs no lock: it writes one number, and only the owner of a lease writes it.
         """
-        self._end_at(lease, 0.0)
+        self._set_end(lease, 0.0)
 
-    def _end_at(self, lease: Lease, until: float) -> None:
+    def _set_end(self, lease: Lease, until: float) -> None:
         at = self._at(lease.token % PLACES)
-        if _LEASE.unpack_from(self._memory, at)[1] == lease.token:
+        if self._read(at).token == lease.token:
             _END.pack_into(self._memory, at, until)
+
+    def _read(self, at: int) -> _StoredLease:
+        return _StoredLease(*_LEASE.unpack_from(self._memory, at))
 
     def _at(self, place: int) -> int:
         """Return where a place begins."""
@@ -155,7 +171,7 @@ class LeaseTable:
         own = f"{worker}:".encode()
         with self._lock:
             for at in map(self._at, range(PLACES)):
-                if _LEASE.unpack_from(self._memory, at)[2].startswith(own):
+                if self._read(at).owner.startswith(own):
                     _END.pack_into(self._memory, at, 0.0)
 
 

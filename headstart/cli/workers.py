@@ -406,12 +406,7 @@ def run_workers(
     """Serve with several processes until interrupted. Exits with their status if they fail."""
     with bind(settings.server.host, settings.server.port) as listening:
         pool = WorkerPool(
-            settings,
-            listening,
-            count=count,
-            load=load,
-            log_level=log_level,
-            banner=banner,
+            settings, listening, count=count, load=load, log_level=log_level, banner=banner
         )
         status = asyncio.run(pool.run())
     if status:

@@ -60,13 +60,14 @@ def ignored_proxy(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """Return the variable that names a proxy for an upstream without one; other programs use it."""
     direct = (environ.get("NO_PROXY") or environ.get("no_proxy") or "").lower().split(",")
     suffixes = tuple("." + name.strip().lstrip(".") for name in direct if name.strip())
+    if ".*" in suffixes:
+        return None
     for upstream in settings.upstream:
-        host = "." + host_of(upstream.base_url)
-        if upstream.proxy is None and ".*" not in suffixes and not host.endswith(suffixes):
-            for scheme in (urlsplit(upstream.base_url).scheme, "all"):
-                for name in (f"{scheme}_PROXY".upper(), f"{scheme}_proxy"):
-                    if environ.get(name):
-                        return name
+        host, scheme = "." + host_of(upstream.base_url), urlsplit(upstream.base_url).scheme
+        if upstream.proxy is None and not host.endswith(suffixes):
+            names = (f"{scheme.upper()}_PROXY", f"{scheme}_proxy", "ALL_PROXY", "all_proxy")
+            if (found := next(filter(environ.get, names), None)) is not None:
+                return found
     return None
 
 
@@ -498,6 +499,11 @@ def _problems(settings: Settings) -> Iterator[str]:
         )
     if not settings.server.host.strip():
         yield 'server.host: is empty; write "0.0.0.0" for all addresses of this machine'
+    yield from _exposed_key_problems(settings)
+
+
+def _exposed_key_problems(settings: Settings) -> Iterator[str]:
+    """Yield the upstreams whose keys strangers could use."""
     if settings.server.is_loopback or settings.server.client_keys:
         return
     for index, upstream in enumerate(settings.upstream):

@@ -188,34 +188,33 @@ def type_problems(
     table: object, struct: type[msgspec.Struct] = Settings, shown: str = ""
 ) -> Iterator[str]:
     """Yield the problems of a table's values, at most one for each. It has no unknown names."""
-    wrong = False
+    found: list[str] = []
+    values = table if isinstance(table, Mapping) else {}
     for field in msgspec.structs.fields(struct):
-        if not isinstance(table, Mapping) or field.name not in table:
-            continue
-        place = f"{shown}.{field.name}" if shown else field.name
-        value, inner = table[field.name], table_type(field.type)
-        told = _problem_of(field.type, value, place)
-        if not told:
-            continue
-        wrong, found = True, list[str]()
-        if inner is not None:
-            tables = _tables_in(value, place, named=get_origin(field.type) is dict)
-            inside = (
-                type_problems(each, inner, at) for each, at in tables if isinstance(each, Mapping)
-            )
-            found.extend(itertools.chain.from_iterable(inside))
-        yield from found or [told]
-    if not wrong and (told := _problem_of(struct, table, shown)):
-        yield told  # msgspec names no field: a value is missing
+        if field.name in values:
+            place = f"{shown}.{field.name}" if shown else field.name
+            found += _value_problems(field.type, values[field.name], place)
+    # If no value has a problem, one is missing: msgspec names no field.
+    yield from found or _problems_of(struct, table, shown)
 
 
-def _problem_of(kind: object, value: object, shown: str) -> str:
-    """Return what msgspec says against a value; "": nothing."""
+def _value_problems(kind: object, value: object, place: str) -> list[str]:
+    """Return the problem of a value, or those inside if it is a table."""
+    told, inner = _problems_of(kind, value, place), table_type(kind)
+    if not told or inner is None:
+        return told
+    tables = _tables_in(value, place, named=get_origin(kind) is dict)
+    inside = [type_problems(each, inner, at) for each, at in tables if isinstance(each, Mapping)]
+    return list(itertools.chain.from_iterable(inside)) or told
+
+
+def _problems_of(kind: object, value: object, shown: str) -> list[str]:
+    """Return what msgspec says against a value: one text or none."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        return problem(error, shown)
-    return ""
+        return [problem(error, shown)]
+    return []
 
 
 def _check_known(name: str, known: tuple[str, ...], shown: str) -> None:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -265,13 +265,13 @@ def price_at(upstream: UpstreamSettings, model: str) -> PriceSettings | None:
         return standard
     tier = tiers(upstream.preset).get(upstream.tier)
     factor = None if tier is None else tier.factor(model)
-    return None if factor is None else _times(standard, factor)
+    return None if factor is None else _multiplied(standard, factor)
 
 
-def _times(price: PriceSettings, factor: float) -> PriceSettings:
-    """Return a price with every number multiplied."""
-    names = PriceSettings.__struct_fields__
-    return PriceSettings(**{n: (v := getattr(price, n)) and v * factor for n in names})
+def _multiplied(price: PriceSettings, factor: float) -> PriceSettings:
+    """Return a price with every number multiplied. A number that is None stays None."""
+    numbers = {name: getattr(price, name) for name in PriceSettings.__struct_fields__}
+    return PriceSettings(**{name: number and number * factor for name, number in numbers.items()})
 
 
 def context_at(upstream: UpstreamSettings, model: str) -> int | None:
@@ -283,8 +283,6 @@ def context_at(upstream: UpstreamSettings, model: str) -> int | None:
 
 _LOCAL_S = 0.2
 """Time within which a server on this machine accepts a connection."""
-
-
 NO_UPSTREAM = (
     "no upstream: add an [[upstream]] with base_url to headstart.toml, pass --upstream URL, "
     "or set a provider's key such as OPENAI_API_KEY"
@@ -292,10 +290,15 @@ NO_UPSTREAM = (
 """Why a server cannot start that has found no provider either."""
 
 
-def discover_upstreams(
-    environ: Mapping[str, str],
-) -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
-    """Return the upstreams that can be used, best known first, and a line on each key found.
+class Discovered(NamedTuple):
+    """The upstreams that were found, best known first, and lines about them for the user."""
+
+    upstreams: tuple[UpstreamSettings, ...]
+    notes: tuple[str, ...]
+
+
+def discover_upstreams(environ: Mapping[str, str]) -> Discovered:
+    """Return the upstreams that can be used, and a line on each key found.
 
     ``OPENAI_BASE_URL`` is not read, because it points clients to Headstart itself.
     """
@@ -309,29 +312,28 @@ def discover_upstreams(
             continue
         upstreams.append(UpstreamSettings(preset=known.name))
         notes.append(f"found {known.variable}: {known.name} at {known.base_url}")
-    return tuple(upstreams), tuple(notes)
+    return Discovered(tuple(upstreams), tuple(notes))
 
 
-def discover_local() -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
-    """Return the model servers that answer on their usual ports of this machine, and notes."""
+def discover_local() -> Discovered:
+    """Return the model servers that answer on their usual ports of this machine."""
     found = [
         known
         for known in providers().values()
         if known.variable is None and known.auth == "key" and lists_models(known.base_url)
     ]
     upstreams = tuple(UpstreamSettings(preset=known.name) for known in found)
-    return upstreams, tuple(f"found {known.name} at {known.base_url}" for known in found)
+    notes = tuple(f"found {known.name} at {known.base_url}" for known in found)
+    return Discovered(upstreams, notes)
 
 
-def discover(
-    environ: Mapping[str, str],
-) -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
-    """Return the providers that have a key set, else the servers on this machine, and notes."""
-    found, notes = discover_upstreams(environ)
-    if not found:
-        found, more = discover_local()
-        notes += more
-    return found, notes
+def discover(environ: Mapping[str, str]) -> Discovered:
+    """Return the providers that have a key set, else the servers on this machine."""
+    found = discover_upstreams(environ)
+    if found.upstreams:
+        return found
+    local = discover_local()
+    return Discovered(local.upstreams, found.notes + local.notes)
 
 
 def lists_models(base_url: str) -> bool:

@@ -92,7 +92,6 @@ if TYPE_CHECKING:
     from headstart.middleware.record import Recorder
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamStates
-    from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.settings import Settings
     from headstart.types import Receive, Scope, Send
@@ -199,11 +198,10 @@ async def _open_providers(
         make=make,
         nodes=nodes,
     )
-    panels: dict[str, JudgePanel] = {}
-    router = make_router(settings, opened, await open_shaping(build, opened), panels, states)
-    for name, panel in panels.items():
+    built = make_router(settings, opened, await open_shaping(build, opened), states)
+    for name, panel in built.panels.items():
         await persist(build, name, "cascade", saved=panel.saved, load=panel.load)
-    return Providers(states, ledger, opened, router)
+    return Providers(states, ledger, opened, built.router)
 
 
 def _open_ledger(build: BuildContext) -> ClientLedger | None:
@@ -476,18 +474,18 @@ class EngineBuilder:
         """Return the relay, with the lists of models of an earlier run."""
         opened, router, ledger = providers.opened, providers.router, self.parts.ledger
         rules = tuple(map(route_rule, self._settings.route))
-        sources, keyed = list_sources(opened, self._settings)
+        sources = list_sources(opened, self._settings)
         models = ModelLists(
             router,
             rules,
-            sources,
+            sources.open,
             spawn=self._spawn,
             clock=clock,
             new_id=new_id,
             observer=self._observers,
             allows=None if ledger is None else ledger.allows,
             no_lists=all(has_no_list(each.settings) for each in opened),
-            keyed=keyed,
+            keyed=sources.keyed,
         )
         await persist(self.build, "model-lists", "models", saved=models.saved, load=models.load)
         return Relay(

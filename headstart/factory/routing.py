@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -183,28 +183,27 @@ def lifetimes(cache: CacheSettings) -> Lifetimes:
 _draw = random.random
 
 
+class BuiltRouter(NamedTuple):
+    """The router, which chooses an upstream by route, model and dialect."""
+
+    router: Router
+    panels: dict[str, JudgePanel]
+    """The judges of each cascade, by the name under which their state is saved."""
+
+
 def make_router(
     settings: Settings,
     opened: Sequence[OpenedUpstream],
     shaping: ShapingBuilder,
-    panels: dict[str, JudgePanel],
     states: UpstreamStates,
-) -> Router:
-    """Return the router, which chooses an upstream by route, model and dialect.
-
-    ``panels`` gets the judges of each cascade, by the name under which their state is saved.
-    ``states.hedges`` gets the budget of each hedge, by route and strategy.
-    """
+) -> BuiltRouter:
+    """Return the router. ``states.hedges`` gets the budget of each hedge, by route and strategy."""
     outputs, compression = outputs_by_route(settings), settings.compression
     predicts = any(each.predictions or each.edits == "prediction" for each in outputs.values())
     predicting = shaping.context if predicts else None
     caching = shaping.context if compression.prompt_cache == "auto" else None
-    builder = CandidateBuilder(
-        opened,
-        panels,
-        states,
-        TargetSteps(states, compression, predicting=predicting, caching=caching),
-    )
+    steps = TargetSteps(states, compression, predicting=predicting, caching=caching)
+    builder = CandidateBuilder(opened, states, steps)
     without_upstreams = [route.name for route in settings.route if not route.upstreams]
     providers = []
     for each in opened:
@@ -227,10 +226,11 @@ def make_router(
             predicts=output.predictions,
             rescued=partial(builder.with_rescue, chosen, output),
             # In a cascade, the strong model answers calls whose drafts no judge can read.
-            members=chosen.members[:: -1 if chosen.strategy == "cascade" else 1],
+            members=chosen.members[::-1] if chosen.strategy == "cascade" else chosen.members,
             assumes_equal=chosen.equal_models == "assume",
         )
-    return Router(providers, routes, names_conversations=caching is not None)
+    router = Router(providers, routes, names_conversations=caching is not None)
+    return BuiltRouter(router, builder.panels)
 
 
 class TargetSteps(NamedTuple):
@@ -274,9 +274,9 @@ class CandidateBuilder:
     """Makes candidates that consist of other candidates."""
 
     opened: InitVar[Sequence[OpenedUpstream]]
-    panels: dict[str, JudgePanel]
     states: UpstreamStates
     steps: TargetSteps
+    panels: dict[str, JudgePanel] = field(default_factory=dict)
 
     def __post_init__(self, opened: Sequence[OpenedUpstream]) -> None:
         self._opened = {each.settings.name: each for each in opened}

@@ -119,7 +119,7 @@ def _aws(upstream: UpstreamSettings, environ: Mapping[str, str]) -> CloudAccess:
         )
     keys = AwsKeys(id, secret, environ.get(_AWS_TOKEN) or None)
     signer = AwsSigner(keys, region=region, service=_AWS_SERVICE, clock=clock)
-    return CloudAccess(placed, (), signer)
+    return CloudAccess(placed, signer=signer)
 
 
 def _google(
@@ -139,7 +139,7 @@ def _google(
             if placed.base_url.startswith(narrow):
                 address = wide + placed.base_url.removeprefix(narrow)
                 placed = msgspec.structs.replace(placed, base_url=address)
-    return CloudAccess(placed, (), GoogleTokens(upstream.name, source, spawn))
+    return CloudAccess(placed, signer=GoogleTokens(upstream.name, source, spawn))
 
 
 def _google_source(
@@ -270,23 +270,23 @@ def _open(
     chosen = reached.settings
     http: list[HTTPUpstream] = []
     targets: list[Target] = []
-    for number, (credential, signer) in enumerate(_credentials(reached, settings), 1):
+    for number, key in enumerate(_keys(reached, settings), 1):
         used = msgspec.structs.replace(
             chosen,
             name=chosen.name if number == 1 else f"{chosen.name}#{number}",
             models=aliases(chosen),
         )
-        upstream = make_http(used, credential=credential, signer=signer)
+        upstream = make_http(used, credential=key.headers, signer=key.signer)
         stack.push_async_callback(upstream.aclose)
         http.append(upstream)
         target = make_target(
             upstream,
             used,
-            key="" if credential is None else str(number),
+            key="" if key.headers is None else str(number),
             context_tokens=partial(context_at, chosen),
             price=partial(price_of, chosen),
             is_free=sends_no_bill(chosen),
-            address=_address_of(chosen, credential),
+            address=_address_of(chosen, key.headers),
         )
         targets.append(target)
     return OpenedUpstream(chosen, tuple(http), tuple(targets))
@@ -301,20 +301,24 @@ def _address_of(upstream: UpstreamSettings, credential: Headers | None) -> str:
     return f"{upstream.base_url} {blake2b(own, digest_size=16).hexdigest()}"
 
 
-def _credentials(
-    reached: CloudAccess, settings: Settings
-) -> tuple[tuple[Headers | None, Signer | None], ...]:
-    """Return for each key of an upstream its headers, or the signer of its calls.
+class _UpstreamKey(NamedTuple):
+    """One key of an upstream."""
 
-    Headers that are None mean that callers' own keys are sent. () means that no key is sent: the
-    upstream has none, and the callers' keys are for Headstart.
-    """
+    headers: Headers | None
+    """None: callers' own keys are sent."""
+    signer: Signer | None = None
+    """Signs the calls; then there are no headers."""
+
+
+def _keys(reached: CloudAccess, settings: Settings) -> list[_UpstreamKey]:
+    """Return the keys under which an upstream is called, at least one. Raises ConfigError."""
     upstream = reached.settings
     if upstream.key_variables:
-        return tuple((_credential(upstream, each), None) for each in upstream.key_variables)
+        return [_UpstreamKey(_credential(upstream, each)) for each in upstream.key_variables]
     if upstream.has_own_key:
-        return ((reached.headers, reached.signer),)
-    return ((() if settings.server.client_keys else None, None),)
+        return [_UpstreamKey(reached.headers, reached.signer)]
+    # The upstream has no key. Callers' keys go to it, unless they are keys for Headstart.
+    return [_UpstreamKey(() if settings.server.client_keys else None)]
 
 
 def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
@@ -331,13 +335,17 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
     return ((name, prefix + key.encode()),)
 
 
-def list_sources(
-    opened: Sequence[OpenedUpstream], settings: Settings
-) -> tuple[tuple[ListSource, ...], tuple[ListSource, ...]]:
-    """Return the upstreams that are asked for their lists of models.
+class ListSources(NamedTuple):
+    """The upstreams that are asked for their lists of models."""
 
-    First those that are asked without a caller's key, then those that are sent callers' keys.
-    """
+    open: tuple[ListSource, ...]
+    """Those that are asked without a caller's key."""
+    keyed: tuple[ListSource, ...]
+    """Those that are sent callers' keys."""
+
+
+def list_sources(opened: Sequence[OpenedUpstream], settings: Settings) -> ListSources:
+    """Return the upstreams that are asked for their lists of models."""
     names = {each.name for each in listed_upstreams(settings)}
     open_, keyed = list[ListSource](), list[ListSource]()
     for each in opened:
@@ -349,7 +357,7 @@ def list_sources(
             open_.append(source)
         elif each.http.passes_keys:
             keyed.append(source)
-    return tuple(open_), tuple(keyed)
+    return ListSources(tuple(open_), tuple(keyed))
 
 
 def dialects_of(opened: OpenedUpstream) -> tuple[UpstreamDialect, ...]:

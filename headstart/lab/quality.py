@@ -167,6 +167,7 @@ def paired_interval(differences: Sequence[float]) -> ShareInterval | None:
 
 Figure: TypeAlias = Literal["first token", "speed", "quality", "errors"]
 FIGURES: tuple[Figure, ...] = ("first token", "speed", "quality", "errors")
+_LARGER_IS_BETTER = frozenset({"speed", "quality"})
 FALSE_ALARMS = 0.05
 """The probability that any alarm of a month is false, over all providers and figures."""
 MONTH_S = 30 * 86_400.0
@@ -199,13 +200,14 @@ class Round(Frozen, omit_defaults=False):
     samples: tuple[Sample, ...] = ()
 
     def figure(self, name: Figure) -> float | None:
-        """Return a figure. Its sign is changed where needed, so that a larger value is worse."""
-        if name == "first token":
-            return self.ttft_s
-        if name == "errors":
-            return self.errors / self.calls
-        value = self.tokens_per_s if name == "speed" else self.right
-        return None if value is None else -value
+        """Return a figure; None: it is not known."""
+        figures: dict[Figure, float | None] = {
+            "first token": self.ttft_s,
+            "speed": self.tokens_per_s,
+            "quality": self.right,
+            "errors": self.errors / self.calls,
+        }
+        return figures[name]
 
 
 class DriftAlarm(Frozen, omit_defaults=False):
@@ -224,6 +226,13 @@ class DriftAlarm(Frozen, omit_defaults=False):
 def limit_for(every_s: float, series: int) -> float:
     """Return the limit with which ``series`` tests keep the rate of false alarms in a month."""
     return MONTH_S / every_s * max(1, series) / FALSE_ALARMS
+
+
+class Change(NamedTuple):
+    """The usual value of a figure, and the present one."""
+
+    usual: float
+    present: float
 
 
 class DriftTest:
@@ -245,8 +254,8 @@ class DriftTest:
         """The evidence for a change, as a share of the limit of an alarm."""
         return self._evidence / self._limit
 
-    def add(self, worse: float, at: float) -> tuple[float, float] | None:
-        """Add a round's number; larger is worse. Return the usual and the present one on an alarm.
+    def add(self, worse: float, at: float) -> Change | None:
+        """Add a round's number; larger is worse. Return the change on an alarm.
 
         After an alarm the test starts again: the values that follow become the usual ones.
         """
@@ -258,9 +267,9 @@ class DriftTest:
         if self._evidence < self._limit:
             return None
         usual = median(value for part in self._earlier for value in part)
-        found = (usual, median(self._last))
+        change = Change(usual, median(self._last))
         self._restart()
-        return found
+        return change
 
     def _rank(self, worse: float, earlier: Sequence[float]) -> float:
         """Return the p-value: the share of rounds that are as bad. Ties are broken at random."""
@@ -296,18 +305,18 @@ class Watch:
         """Return the alarms that a round raises."""
         alarms = list(self._price(round))
         for figure in FIGURES:
-            worse = round.figure(figure)
-            if worse is None:
+            value = round.figure(figure)
+            if value is None:
                 continue
             key = (round.upstream, round.model, figure)
             test = self._tests.get(key)
             if test is None:
                 test = self._tests[key] = DriftTest("/".join(key), self._limit)
-            found = test.add(worse, round.at)
-            if found is not None:
-                sign = -1 if figure in {"speed", "quality"} else 1
-                before, now = (sign * value for value in found)
-                alarms.append(_alarm(round, figure, before, now))
+            sign = -1 if figure in _LARGER_IS_BETTER else 1
+            change = test.add(sign * value, round.at)
+            if change is not None:
+                usual, present = sign * change.usual, sign * change.present
+                alarms.append(_alarm(round, figure, usual, present))
         return alarms
 
     def evidence(self, round: Round) -> float:
@@ -327,10 +336,7 @@ class Watch:
 
 
 def _alarm(
-    round: Round,
-    figure: Figure | Literal["price"],
-    before: float,
-    now: float,
+    round: Round, figure: Figure | Literal["price"], before: float, now: float
 ) -> DriftAlarm:
     return DriftAlarm(
         at=round.at, upstream=round.upstream, model=round.model, figure=figure, before=before,
@@ -488,19 +494,18 @@ def tune_cascade(rows: Sequence[CascadeRow]) -> CascadeReport:
     """
     if not rows:
         raise ConfigError("no prompt that both models answered: nothing to tune a cascade on")
-    table = np.array([tuple(row) for row in rows], dtype=np.float64)
-    table = table[np.argsort(table[:, 0], kind="stable")]
+    table = np.array(list(map(tuple, rows)), dtype=[(name, "f8") for name in CascadeRow._fields])
+    table = table[np.argsort(table["score"], kind="stable")]
     points = _points(table)
-    cheap, strong = float(table[:, 1].mean()), float(table[:, 2].mean())
     curve = tuple(
         points[i] for i in np.unique(np.linspace(0, len(points) - 1, _POINTS).astype(int))
     )
     kept = [point for point in points if point.recovered is not None and point.recovered >= KEPT]
     return CascadeReport(
         n=len(rows),
-        cheap=cheap,
-        strong=strong,
-        either=float(table[:, 1:3].max(axis=1).mean()),
+        cheap=float(table["cheap"].mean()),
+        strong=float(table["strong"].mean()),
+        either=float(np.maximum(table["cheap"], table["strong"]).mean()),
         apgr=_area(points),
         cpt50=_first_share(points, 0.5),
         cpt80=_first_share(points, 0.8),
@@ -537,21 +542,23 @@ def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[
 
 
 def _read_row(record: dict[str, Any], cheap: str, strong: str) -> CascadeRow:
-    score: Any = record.get("score")
     draft, other = _answer(record, cheap), _answer(record, strong)
     outcomes = record.get(cheap), record.get(strong)
     if outcomes == (None, None) and draft is not None and other is not None:
         agreed = judge(draft, other, [record.get("prompt")], None)
         outcomes = (agreed.probability if agreed.same is None else float(agreed.same)), 1.0
-    given = score not in (None, "")
-    vetoed = not given and draft is not None and _is_vetoed(record["prompt"], draft)
+    score, length, vetoed = record.get("score"), 0, False
+    if score in (None, ""):
+        prompt = record["prompt"]
+        length, vetoed = len(prompt), draft is not None and _is_vetoed(prompt, draft)
+        score = 0.0 if vetoed else 1.0 - expected_gain(prompt)
     return CascadeRow(
-        score=float(score) if given else 0.0 if vetoed else 1.0 - expected_gain(record["prompt"]),
+        score=float(score),
         cheap=_outcome(outcomes[0], cheap),
         strong=_outcome(outcomes[1], strong),
         cheap_usd=float(record.get("cheap_usd") or 0.0),
         strong_usd=float(record.get("strong_usd") or 0.0),
-        length=0 if given else len(record["prompt"]),
+        length=length,
         vetoed=vetoed,
     )
 
@@ -576,14 +583,17 @@ def _outcome(value: object, name: str) -> float:
     return _OUTCOMES[text] if text in _OUTCOMES else float(text)
 
 
-def _points(table: NDArray[np.float64]) -> list[CascadePoint]:
-    """Return a point for each threshold that matters, ordered by the share of strong calls."""
+def _points(table: NDArray[np.void]) -> list[CascadePoint]:
+    """Return a point for each threshold that matters, ordered by the share of strong calls.
+
+    ``table`` has the columns of a ``CascadeRow``, and is sorted by the score.
+    """
     n = len(table)
-    scores = table[:, 0]
-    gains = np.concatenate([[0.0], np.cumsum(table[:, 2] - table[:, 1])]) / n
-    spent = np.concatenate([[0.0], np.cumsum(table[:, 4])]) / n
-    cheap, gap = float(table[:, 1].mean()), float(gains[-1])
-    drafts = float(table[:, 3].mean())
+    scores = table["score"]
+    gains = np.concatenate([[0.0], np.cumsum(table["strong"] - table["cheap"])]) / n
+    spent = np.concatenate([[0.0], np.cumsum(table["strong_usd"])]) / n
+    cheap, gap = float(table["cheap"].mean()), float(gains[-1])
+    drafts = float(table["cheap_usd"].mean())
     ends = [0, *(np.flatnonzero(np.diff(scores)) + 1).tolist(), n]
     return [
         CascadePoint(

@@ -225,7 +225,8 @@ def play(
     for number, row in enumerate(rows):
         key = row.prompt
         if first.setdefault(key.exact, row) is not row:
-            _learn_null(number, row, first[key.exact], run)
+            if run.learner is not None and run.draw() < run.null_rate:
+                run.learner.apply(_null_label(number, row, first[key.exact], run))
             continue
         prepared = None if key.query is None else prepare(key.query, key.task)
         if prepared is None or not prepared.usable:
@@ -243,8 +244,8 @@ def _learn(number: int, step: PlayedPrompt[R], run: ReplayRun[P, R]) -> PlayedPr
     if learner is None or verdict is None or neighbor is None:
         return step
     served = step.served and not run.shadow
-    rate = learner.audit_rate() if served else 1.0
-    if served and run.draw() >= rate:
+    draw_probability = learner.audit_rate() if served else 1.0
+    if served and run.draw() >= draw_probability:
         return step
     label = Label(
         id=str(number),
@@ -260,31 +261,28 @@ def _learn(number: int, step: PlayedPrompt[R], run: ReplayRun[P, R]) -> PlayedPr
         sketch=verdict.sketch,
         served=served,
         stored=not served,
-        draw_probability=rate,
+        draw_probability=draw_probability,
     )
-    rate = learner.repeat_rate(verdict, label.entry) if run.repeats and not served else 0.0
+    repeat_rate = learner.repeat_rate(verdict, label.entry) if run.repeats and not served else 0.0
     learner.apply(label)
-    if rate and run.draw() < rate:
-        _learn_null(number, step.row, step.row, run._replace(null_rate=1.0))
-        return step._replace(audited=True)
-    return step._replace(audited=served)
+    asks_twice = repeat_rate > 0 and run.draw() < repeat_rate
+    if asks_twice:
+        learner.apply(_null_label(number, step.row, step.row, run))
+    return step._replace(audited=served or asks_twice)
 
 
-def _learn_null(number: int, again: R, first: R, run: ReplayRun[P, R]) -> None:
-    if run.learner is None or run.draw() >= run.null_rate:
-        return
-    run.learner.apply(
-        Label(
-            id=str(number),
-            entry="",
-            domain="",
-            source=LabelSource.NULL,
-            same=run.judge(again, first),
-            at=float(number),
-            similarity=1.0,
-            version=run.policy.version,
-            served=True,
-        )
+def _null_label(number: int, again: R, first: R, run: ReplayRun[P, R]) -> Label:
+    """Return the label of a null audit: a row is asked again, and both answers are compared."""
+    return Label(
+        id=str(number),
+        entry="",
+        domain="",
+        source=LabelSource.NULL,
+        same=run.judge(again, first),
+        at=float(number),
+        similarity=1.0,
+        version=run.policy.version,
+        served=True,
     )
 
 

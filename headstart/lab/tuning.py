@@ -274,13 +274,11 @@ def _pattern(literals: Sequence[str], place: int, *, closed: bool) -> str:
     The literal before the question is matched at its last place, because a document may hold it,
     too.
     """
-    opening, before, after = literals[:1], literals[max(1, place - 1) : place], literals[place:][:1]
-    if place == 0:
-        opening = []
-    head = r"[\s\S]*".join(_escape(part) for part in (*opening, *before))
-    tail = "".join(_escape(part) for part in after)
+    before = (literals[0], literals[place - 1]) if place > 1 else literals[:place]
+    after = literals[place] if place < len(literals) else ""
+    head = r"[\s\S]*".join(map(_escape, before))
     ends = closed and len(literals) <= place + 1
-    return f"^{head}(?P<query>[\\s\\S]+?){tail}" + ("$" if ends else "")
+    return f"^{head}(?P<query>[\\s\\S]+?){_escape(after)}" + ("$" if ends else "")
 
 
 def _escape(literal: str) -> str:

@@ -356,7 +356,7 @@ class Calibration(Frozen):
         """Return P(good), linear between the centres of the bins. It never falls with the score."""
         shares = [good / seen for good, seen in zip(self.good, self.seen, strict=True)]
         blocks = pool_adjacent(shares, self.seen)
-        heights = [height for height, _, bins in blocks for _ in range(bins)]
+        heights = [block.mean for block in blocks for _ in range(block.size)]
         place = min(1.0, max(0.0, score)) * CALIBRATION_BINS - 0.5
         low = min(CALIBRATION_BINS - 2, max(0, int(place)))
         share = min(1.0, max(0.0, place - low))

@@ -42,7 +42,7 @@ from headstart.report.values import (
 from headstart.usual_calls import AvoidedCalls, Expected, MachineUse, UsualCalls, machine_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from headstart.usual_calls import Machine, MachineStats
 
@@ -319,170 +319,18 @@ class CallAccounts:
 # --- groups of requests ---------------------------------------------------------------------------
 
 
-class GroupTally:
-    """Sums the requests of a group. Columns of numbers take eight bytes a value."""
-
-    def __init__(self) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.failures = 0
-        self.columns = Columns()
-        self.hits = AvoidedCalls()
-        self.joined = AvoidedCalls()
-        self.prefix = PrefixSums()
-        self._gains: dict[str, GainTally] = defaultdict(GainTally)
-        self._overhead_s = 0.0
-        self._lookups = 0
-        self._estimated = 0
-        self._audits = 0
-        self._audit_tokens = 0
-        self._audit_usd = 0.0
-        self.drafted = AvoidedCalls()
-        self._drafts = GainTally()
-        self._paid = 0
-        self._paid_usd = 0.0
-        self._would_have_usd = 0.0
-
-    def add(self, row: Served) -> None:
-        """Count a request, or the cost of an audit."""
-        self._would_have_usd += row.would_have_cost_usd
-        self._paid += row.has_known_cost
-        self._paid_usd += row.cost_usd or 0.0
-        if row.outcome is Outcome.AUDIT:
-            self._audits += 1
-            self._audit_tokens += row.spent_tokens
-            self._audit_usd += row.cost_usd or 0.0
-            return
-        if row.outcome is Outcome.DRAFT:
-            self._drafts.pay(row)
-            return
-        self.outcomes[row.outcome.value] += 1
-        if row.outcome is Outcome.MISS and row.overhead_s:
-            self._lookups += 1
-            self._overhead_s += row.overhead_s
-        if not row.succeeded:
-            self.failures += 1
-            return
-        if row.outcome.is_hit:
-            self.columns.add(hit_total=row.total_s, hit_ttft=row.ttft_s)
-            self._estimated += row.estimated
-            self.hits.add(row)
-            self.prefix.most_usd += row.saved_prefix_usd
-            self._gains[HITS].add(row)
-        elif row.outcome is Outcome.JOINED:
-            drafted = row.reason == LIVE_DRAFT
-            (self.drafted if drafted else self.joined).add(row)
-            self._gains[DRAFTED if drafted else JOINED].add(row)
-        elif row.saved_tokens or row.saved_usd is not None:
-            self._gains[BATCHES].add(row)
-        if row.outcome is Outcome.MISS:
-            self.columns.add(miss_total=row.total_s, miss_ttft=row.ttft_s)
-
-    @property
-    def requests(self) -> int:
-        """The number of requests that were counted."""
-        return self.outcomes.total()
-
-    def group(self, name: str, usual: UsualCalls) -> Group:
-        """Return the sums under a name. Hits are compared with the ``usual`` calls."""
-        exact, semantic = (self.outcomes[kind] for kind in (Outcome.EXACT, Outcome.SEMANTIC))
-        return Group(
-            name=name,
-            requests=self.requests,
-            outcomes={
-                outcome.value: self.outcomes[outcome.value]
-                for outcome in Outcome
-                if outcome is not Outcome.RELAY and not outcome.is_own_call
-            },
-            failures=self.failures,
-            hit_rate=self._rate(exact + semantic),
-            exact_rate=self._rate(exact),
-            semantic_rate=self._rate(semantic),
-            hits=self._times("hit"),
-            misses=self._times("miss"),
-            savings=self._savings(usual),
-            costs=self._costs(),
-        )
-
-    def _savings(self, usual: UsualCalls) -> Savings:
-        times = {
-            name: (usual.expected(calls), usual.expected(calls, first=True))
-            for name, calls in ((HITS, self.hits), (JOINED, self.joined), (DRAFTED, self.drafted))
-        }
-        hits, first = times[HITS]
-        lines = []
-        for name, gain in sorted(self._gains.items()):
-            whole, to_first = times.get(name, (Expected(), Expected()))
-            less_usd = self.prefix.likely_usd if name == HITS else 0.0
-            lines.append(gain.line(name, whole.saved_s, to_first.saved_s, less_usd))
-        lines += self._own_costs()
-        priced = (
-            self._audit_usd
-            or self._drafts.usd
-            or any(gain.usd is not None for gain in self._gains.values())
-        )
-        usd = sum(line.usd or 0.0 for line in lines) if priced else None
-        cold = None if usd is None else usd + self.prefix.likely_usd
-        return Savings(
-            total_s=sum(line.total_s for line in lines),
-            ttft_s=sum(line.ttft_s for line in lines),
-            tokens=sum(line.tokens for line in lines),
-            usd=usd,
-            usd_cold=cold,
-            usd_prefix_cached=None if cold is None else cold - self.prefix.most_usd,
-            lines=tuple(lines),
-            overhead_s=self._overhead_s,
-            audits=self._audits,
-            audits_usd=self._audit_usd,
-            unpriced_hits=self._gains[HITS].unpriced,
-            estimated_hits=self._estimated,
-            uncompared_hits=self._gains[HITS].requests - first.requests,
-            outlier_calls=usual.outliers(self.hits),
-            outliers_s=hits.outliers_s,
-        )
-
-    def _own_costs(self) -> list[SavingsLine]:
-        """Return the lines of time, tokens and dollars that Headstart itself took."""
-        lines = []
-        if self._lookups:
-            seconds = -self._overhead_s
-            lines.append(
-                SavingsLine(
-                    name="lookups in vain", requests=self._lookups, total_s=seconds, ttft_s=seconds
-                )
-            )
-        if self._audits:
-            lines.append(
-                SavingsLine(
-                    name="audits",
-                    requests=self._audits,
-                    tokens=-self._audit_tokens,
-                    usd=-self._audit_usd,
-                )
-            )
-        if self._drafts.requests:
-            lines.append(self._drafts.line("calls of live drafts"))
-        return lines
-
-    def _costs(self) -> Costs:
-        if not self._paid and all(gain.usd is None for gain in self._gains.values()):
-            return Costs(paid_usd=None, would_have_usd=None, saved_share=None)
-        paid, would_have = self._paid_usd, self._would_have_usd - self.prefix.likely_usd
-        return Costs(
-            paid_usd=paid,
-            would_have_usd=would_have,
-            saved_share=1.0 - paid / would_have if would_have > 0 else None,
-        )
-
-    def _times(self, side: str) -> Times:
-        ttft, total = self.columns[f"{side}_ttft"], self.columns[f"{side}_total"]
-        return Times(ttft=quantiles(ttft), total=quantiles(total))
-
-    def _rate(self, count: int) -> float | None:
-        return count / self.requests if self.requests else None
-
-
 HITS, JOINED, BATCHES = "hits", "joined requests", "parts of batches"
 DRAFTED = "answers of live drafts"
+"""The lines of the savings."""
+
+
+def line_of(row: Served) -> str | None:
+    """Return the line of the savings for a request that succeeded; None: it saved nothing."""
+    if row.outcome.is_hit:
+        return HITS
+    if row.outcome is Outcome.JOINED:
+        return DRAFTED if row.reason == LIVE_DRAFT else JOINED
+    return BATCHES if row.saved_tokens or row.saved_usd is not None else None
 
 
 class GainTally:
@@ -520,6 +368,152 @@ class GainTally:
             tokens=self.tokens,
             usd=None if self.usd is None else self.usd - less_usd,
         )
+
+
+class GroupTally:
+    """Sums the requests of a group. Columns of numbers take eight bytes a value."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.failures = 0
+        self.columns = Columns()
+        self.avoided = {name: AvoidedCalls() for name in (HITS, JOINED, DRAFTED)}
+        self.prefix = PrefixSums()
+        self._gains: dict[str, GainTally] = defaultdict(GainTally)
+        self._overhead_s = 0.0
+        self._lookups = 0
+        self._estimated = 0
+        self._audits = 0
+        self._audit_tokens = 0
+        self._audit_usd = 0.0
+        self._draft_calls = GainTally()
+        self._paid = 0
+        self._paid_usd = 0.0
+        self._would_have_usd = 0.0
+
+    def add(self, row: Served) -> None:
+        """Count a request, or the cost of an audit."""
+        self._would_have_usd += row.would_have_cost_usd
+        self._paid += row.has_known_cost
+        self._paid_usd += row.cost_usd or 0.0
+        if row.outcome is Outcome.AUDIT:
+            self._audits += 1
+            self._audit_tokens += row.spent_tokens
+            self._audit_usd += row.cost_usd or 0.0
+            return
+        if row.outcome is Outcome.DRAFT:
+            self._draft_calls.pay(row)
+            return
+        self.outcomes[row.outcome.value] += 1
+        if row.outcome is Outcome.MISS and row.overhead_s:
+            self._lookups += 1
+            self._overhead_s += row.overhead_s
+        if not row.succeeded:
+            self.failures += 1
+            return
+        if (name := line_of(row)) is not None:
+            self._gains[name].add(row)
+            if name in self.avoided:
+                self.avoided[name].add(row)
+        if row.outcome.is_hit:
+            self.columns.add(hit_total=row.total_s, hit_ttft=row.ttft_s)
+            self._estimated += row.estimated
+            self.prefix.most_usd += row.saved_prefix_usd
+        if row.outcome is Outcome.MISS:
+            self.columns.add(miss_total=row.total_s, miss_ttft=row.ttft_s)
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that were counted."""
+        return self.outcomes.total()
+
+    def group(self, name: str, usual: UsualCalls) -> Group:
+        """Return the sums under a name. Hits are compared with the ``usual`` calls."""
+        exact, semantic = (self.outcomes[kind] for kind in (Outcome.EXACT, Outcome.SEMANTIC))
+        return Group(
+            name=name,
+            requests=self.requests,
+            outcomes={
+                outcome.value: self.outcomes[outcome.value]
+                for outcome in Outcome
+                if outcome is not Outcome.RELAY and not outcome.is_own_call
+            },
+            failures=self.failures,
+            hit_rate=self._rate(exact + semantic),
+            exact_rate=self._rate(exact),
+            semantic_rate=self._rate(semantic),
+            hits=self._times("hit"),
+            misses=self._times("miss"),
+            savings=self._savings(usual),
+            costs=self._costs(),
+        )
+
+    def _savings(self, usual: UsualCalls) -> Savings:
+        times = {
+            name: (usual.expected(calls), usual.expected(calls, first=True))
+            for name, calls in self.avoided.items()
+        }
+        hits, first = times[HITS]
+        lines = []
+        for name, gain in sorted(self._gains.items()):
+            whole, to_first = times.get(name, (Expected(), Expected()))
+            less_usd = self.prefix.likely_usd if name == HITS else 0.0
+            lines.append(gain.line(name, whole.saved_s, to_first.saved_s, less_usd))
+        lines += self._own_costs()
+        priced = (
+            self._audit_usd
+            or self._draft_calls.usd
+            or any(gain.usd is not None for gain in self._gains.values())
+        )
+        usd = sum(line.usd or 0.0 for line in lines) if priced else None
+        cold = None if usd is None else usd + self.prefix.likely_usd
+        return Savings(
+            total_s=sum(line.total_s for line in lines),
+            ttft_s=sum(line.ttft_s for line in lines),
+            tokens=sum(line.tokens for line in lines),
+            usd=usd,
+            usd_cold=cold,
+            usd_prefix_cached=None if cold is None else cold - self.prefix.most_usd,
+            lines=tuple(lines),
+            overhead_s=self._overhead_s,
+            audits=self._audits,
+            audits_usd=self._audit_usd,
+            unpriced_hits=self._gains[HITS].unpriced,
+            estimated_hits=self._estimated,
+            uncompared_hits=self._gains[HITS].requests - first.requests,
+            outlier_calls=usual.outliers(self.avoided[HITS]),
+            outliers_s=hits.outliers_s,
+        )
+
+    def _own_costs(self) -> Iterator[SavingsLine]:
+        """Yield the lines of time, tokens and dollars that Headstart itself took."""
+        if self._lookups:
+            seconds = -self._overhead_s
+            yield SavingsLine(
+                name="lookups in vain", requests=self._lookups, total_s=seconds, ttft_s=seconds
+            )
+        if self._audits:
+            tokens, usd = -self._audit_tokens, -self._audit_usd
+            yield SavingsLine(name="audits", requests=self._audits, tokens=tokens, usd=usd)
+        if self._draft_calls.requests:
+            yield self._draft_calls.line("calls of live drafts")
+
+    def _costs(self) -> Costs:
+        if not self._paid and all(gain.usd is None for gain in self._gains.values()):
+            return Costs(paid_usd=None, would_have_usd=None, saved_share=None)
+        paid, would_have = self._paid_usd, self._would_have_usd - self.prefix.likely_usd
+        return Costs(
+            paid_usd=paid,
+            would_have_usd=would_have,
+            saved_share=1.0 - paid / would_have if would_have > 0 else None,
+        )
+
+    def _times(self, side: str) -> Times:
+        ttft, total = self.columns[f"{side}_ttft"], self.columns[f"{side}_total"]
+        return Times(ttft=quantiles(ttft), total=quantiles(total))
+
+    def _rate(self, count: int) -> float | None:
+        return count / self.requests if self.requests else None
 
 
 # --- experiments with shorter answers -------------------------------------------------------------
@@ -642,7 +636,7 @@ class Accounts:
             days=tuple(self._days[day].group(day, usual) for day in sorted(self._days)),
             reasons=dict(self._reasons.most_common()),
             estimates=self._estimates.estimates(
-                self._overall.hits, usual, self._prefix, overall.savings
+                self._overall.avoided[HITS], usual, self._prefix, overall.savings
             ),
             hit_curve=curve(self._overall.columns["hit_ttft"]),
             miss_curve=curve(self._overall.columns["miss_ttft"]),

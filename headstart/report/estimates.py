@@ -182,6 +182,20 @@ class Mean(NamedTuple):
         return sqrt(self.variance) / self.value if self.value > 0 else 0.0
 
 
+class Variance(NamedTuple):
+    """An estimated variance with its degrees of freedom."""
+
+    value: float
+    freedom: float
+
+
+class CountedValue(NamedTuple):
+    """A value, and how often it occurs."""
+
+    number: int
+    value: float
+
+
 class Spread(NamedTuple):
     """The variance of single values, and their kurtosis: 3 if they are normal."""
 
@@ -205,14 +219,14 @@ def mean_of(values: Sequence[float], hits: int, known: Spread) -> Mean | None:
     return Mean(mean, spread, freedom)
 
 
-def spread_of(values: Sequence[tuple[int, float]]) -> Spread:
-    """Return the spread of values, each with its weight."""
-    total = sum(number for number, _ in values)
+def spread_of(values: Sequence[CountedValue]) -> Spread:
+    """Return the spread of values."""
+    total = sum(each.number for each in values)
     if not total:
         return Spread()
-    mean = sum(number * value for number, value in values) / total
-    squares = sum(number * (value - mean) ** 2 for number, value in values)
-    fourth = sum(number * (value - mean) ** 4 for number, value in values)
+    mean = sum(each.number * each.value for each in values) / total
+    squares = sum(each.number * (each.value - mean) ** 2 for each in values)
+    fourth = sum(each.number * (each.value - mean) ** 4 for each in values)
     return Spread(squares / total, total * fourth / squares**2 if squares else 1.0)
 
 
@@ -271,7 +285,7 @@ class PrefixReads:
         if row.outcome.is_hit:
             self._asked[entry].append(row.at)
             self._hits.append(_PrefixHit(entry, row.at, row.saved_prefix_usd, sinks))
-        elif row.holdout or (row.outcome is Outcome.AUDIT and row.reason != "judge"):
+        elif row.holdout or _asked_again(row):
             cached = sum(each.cached_tokens for each in row.attempts)
             self._repeats.append(_RepeatedPrefix(entry, row.at, cached, row.prompt_tokens))
             self._called[entry].append(row.at)
@@ -307,6 +321,11 @@ class PrefixReads:
             return 1.0
         cached = sum(call.cached_tokens for call in soon)
         return min(1.0, cached / sum(call.prompt_tokens for call in soon))
+
+
+def _asked_again(row: Served) -> bool:
+    """Tell whether an audit asked the provider again. The other audits are calls of the judge."""
+    return row.outcome is Outcome.AUDIT and row.reason != "judge"
 
 
 def _lately(times: Sequence[float], entry: str, at: float) -> bool:
@@ -370,7 +389,7 @@ class EstimateAccounts:
             return
         if row.outcome.is_hit:
             self._add_hit(row)
-        elif row.outcome is Outcome.AUDIT and row.reason != "judge" and row.neighbor is not None:
+        elif _asked_again(row) and row.neighbor is not None:
             audit = UsualCall(row.at, row.total_s, None, tokens_of(row))
             self._repeats.append(_repeat_of(row, row.neighbor, audit))
         elif row.holdout and (call := usual_call(row)) is not None:
@@ -425,19 +444,19 @@ class EstimateAccounts:
     ) -> Estimate:
         """Return the estimates of one measure, from the means that hits would have taken."""
         value, of_hits = getattr(savings, name), getattr(savings.line("hits"), name)
+        if value is None or of_hits is None:
+            return Estimate(measure=name, by_calls=None, by_holdout=None, disagree=None)
         own = {"total_s": self._own_s, "ttft_s": self._own_first_s}.get(name, 0.0)
         times = self._priced if name == "usd" else self._hits
-        by_calls, by_holdout, disagree = None, None, None
-        if value is not None and of_hits is not None:
-            by_calls = Interval(value=value)
-            gross = of_hits + own
-            if of_calls is not None:
-                of_calls = of_calls._replace(value=gross / times)
-                by_calls = interval(of_calls, times, gross - value)
-            if held_out is not None:
-                by_holdout = interval(held_out, times, own + of_hits - value)
-                if of_calls is not None and name in TESTED:
-                    disagree = _disagree(of_calls, held_out)
+        gross = of_hits + own
+        by_calls, by_holdout, disagree = Interval(value=value), None, None
+        if of_calls is not None:
+            of_calls = of_calls._replace(value=gross / times)
+            by_calls = interval(of_calls, times, gross - value)
+        if held_out is not None:
+            by_holdout = interval(held_out, times, gross - value)
+        if of_calls is not None and held_out is not None and name in TESTED:
+            disagree = _disagree(of_calls, held_out)
         return Estimate(measure=name, by_calls=by_calls, by_holdout=by_holdout, disagree=disagree)
 
     # --- by recent calls ----------------------------------------------------------------------
@@ -459,7 +478,7 @@ class EstimateAccounts:
             for entry in self._entries.values():
                 model = models.get(entry.kind)
                 if model is not None:
-                    of_length = 0.0 if lengths is None else model.slope**2 * lengths.variance
+                    of_length = 0.0 if lengths is None else model.slope**2 * lengths.value
                     spread += (question_share * model.variance + of_length) * entry.hits**2
             freedom = sum(each.freedom for each in used)
             found[name] = Mean(expected.seconds / self._hits, spread / self._hits**2, freedom)
@@ -469,39 +488,36 @@ class EstimateAccounts:
                 found[name] = mean_value
         return found
 
-    def _by_entry(self, name: str) -> list[tuple[int, float]]:
-        """Return the number of hits and a figure (``tokens`` or ``usd``) of each entry."""
+    def _by_entry(self, name: str) -> list[CountedValue]:
+        """Return a figure (``tokens`` or ``usd``) of each entry, as often as it had hits."""
         entries = self._entries.values()
         if name == "tokens":
-            return [(each.hits, float(each.tokens)) for each in entries]
-        return [(each.priced, each.usd) for each in entries if each.usd is not None]
+            return [CountedValue(each.hits, float(each.tokens)) for each in entries]
+        return [CountedValue(each.priced, each.usd) for each in entries if each.usd is not None]
 
     def _mean_of_entries(self, name: str) -> Mean | None:
         """Return the mean of a figure over the calls that made the entries.
 
         Hits are clustered by entry.
         """
-        values, spread = self._by_entry(name), self._variance_between_calls(name)
-        hits = sum(number for number, _ in values)
-        if not hits or spread is None:
+        values, of_call = self._by_entry(name), self._variance_between_calls(name)
+        hits = sum(each.number for each in values)
+        if not hits or of_call is None:
             return None
-        mean = sum(number * value for number, value in values) / hits
-        squares = sum(number * number for number, _ in values)
-        return Mean(mean, spread.variance * squares / hits**2, spread.freedom)
+        mean = sum(each.number * each.value for each in values) / hits
+        squares = sum(each.number**2 for each in values)
+        return Mean(mean, of_call.value * squares / hits**2, of_call.freedom)
 
-    def _variance_between_calls(self, name: str) -> Mean | None:
-        """Return how much a figure differs between two calls for one question, as a variance.
+    def _variance_between_calls(self, name: str) -> Variance | None:
+        """Return how much a figure differs between two calls for one question.
 
         Without enough repeats, it is taken to differ as much as between questions.
         """
         pairs = self._pairs(name)
         if len(pairs) >= FEWEST_PAIRS:
-            halves = sum((a - b) ** 2 for a, b in pairs) / 2 / len(pairs)
-            return Mean(0.0, halves, len(pairs))
-        known = [value for _, value in self._by_entry(name)]
-        if len(known) < FEWEST_CALLS:
-            return None
-        return Mean(fmean(known), variance(known), len(known) - 1)
+            return Variance(sum((a - b) ** 2 for a, b in pairs) / 2 / len(pairs), len(pairs))
+        known = [each.value for each in self._by_entry(name)]
+        return Variance(variance(known), len(known) - 1) if len(known) >= FEWEST_CALLS else None
 
     def _pairs(self, name: str) -> list[tuple[float, float]]:
         """Return a figure of the call that made an entry, and the figure of a later call."""

@@ -33,6 +33,13 @@ _PLAIN = re.compile(r"[^a-z0-9-]+")
 NUMBERS = ("calls", "prompt_tokens", "completion_tokens", "usd")
 
 
+class DayAndModel(NamedTuple):
+    """The day and model of calls. ``model`` is a ``plain_model``."""
+
+    day: str
+    model: str
+
+
 class ExportRow(NamedTuple):
     """One row of an export. None: the export does not have this value."""
 
@@ -105,7 +112,8 @@ def _csv_form(columns: frozenset[str]) -> Callable[[Mapping[str, str]], Iterator
 def _anthropic_tokens(row: Mapping[str, str]) -> Iterator[ExportRow]:
     prompt = sum(_int(value) for name, value in row.items() if name.startswith("usage_input_"))
     day = row["usage_date_utc"][:10]
-    yield ExportRow(day, row["model_version"], None, prompt, _int(row["usage_output_tokens"]))
+    answer = _int(row["usage_output_tokens"])
+    yield ExportRow(day, row["model_version"], prompt_tokens=prompt, completion_tokens=answer)
 
 
 def _anthropic_costs(row: Mapping[str, str]) -> Iterator[ExportRow]:
@@ -174,7 +182,8 @@ def _of_result(day: str, result: Mapping[str, Any]) -> ExportRow:
         written = result.get("cache_creation") or {}
         prompt = result["uncached_input_tokens"] + result.get("cache_read_input_tokens", 0)
         prompt += sum(written.values())
-        return ExportRow(day, model, None, prompt, result["output_tokens"])
+        answer = result["output_tokens"]
+        return ExportRow(day, model, prompt_tokens=prompt, completion_tokens=answer)
     return ExportRow(
         day,
         model,
@@ -212,7 +221,7 @@ class Books:
     """Collects the upstream calls of booked requests, to compare them with an export."""
 
     def __init__(self) -> None:
-        self._sums: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+        self._sums: defaultdict[DayAndModel, _Sums] = defaultdict(_Sums)
         self._upstreams: defaultdict[str, set[str]] = defaultdict(set)
         """The upstreams at which each model was called."""
         self._first: str | None = None
@@ -236,7 +245,7 @@ class Books:
     def _of(self, day: str, model: str, upstream: str) -> _Sums:
         name = plain_model(model)
         self._upstreams[name].add(upstream)
-        return self._sums[day, name]
+        return self._sums[DayAndModel(day, name)]
 
     def reconcile(self, export: list[ExportRow]) -> Reconciliation:
         """Compare the books with an export, on the days that both cover.
@@ -247,32 +256,31 @@ class Books:
         names = frozenset(
             name for name in NUMBERS for each in export if getattr(each, name) is not None
         )
-        days = {day for day, _ in theirs}
-        models = {model for _, model in theirs}
-        asked = {name for model in models for name in self._upstreams.get(model, ())}
+        days = {each.day for each in theirs}
+        asked = {name for each in theirs for name in self._upstreams.get(each.model, ())}
         ours = {
-            place: sums
-            for place, sums in self._sums.items()
-            if place[0] in days and self._upstreams[place[1]] & asked
+            key: sums
+            for key, sums in self._sums.items()
+            if key.day in days and self._upstreams[key.model] & asked
         }
-        covered = {place for place in theirs if self._first is not None and place[0] >= self._first}
+        covered = {each for each in theirs if self._first is not None and each.day >= self._first}
         lines = [
-            _reconciled(place, ours.get(place), theirs.get(place), names)
-            for place in sorted({*covered, *ours})
+            _reconciled(key, ours.get(key, _Sums()), theirs.get(key, _Sums()), names)
+            for key in sorted({*covered, *ours})
         ]
         return Reconciliation(
             lines=tuple(lines),
             ours=_total([line.ours for line in lines], names),
             theirs=_total([line.theirs for line in lines], names),
-            days_before_the_books=len(days - {place[0] for place in covered}),
+            days_before_the_books=len(days - {each.day for each in covered}),
         )
 
 
-def _sums_of(export: list[ExportRow]) -> dict[tuple[str, str], _Sums]:
+def _sums_of(export: list[ExportRow]) -> dict[DayAndModel, _Sums]:
     """Return the sums of an export, by day and model."""
-    found: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+    found: defaultdict[DayAndModel, _Sums] = defaultdict(_Sums)
     for each in export:
-        sums = found[each.day, plain_model(each.model)]
+        sums = found[DayAndModel(each.day, plain_model(each.model))]
         for name in NUMBERS:
             value = getattr(each, name)
             if value is not None:
@@ -280,16 +288,14 @@ def _sums_of(export: list[ExportRow]) -> dict[tuple[str, str], _Sums]:
     return found
 
 
-def _reconciled(
-    place: tuple[str, str], ours: _Sums | None, theirs: _Sums | None, names: frozenset[str]
-) -> Reconciled:
-    mine, yours = (ours or _Sums()).values(names), (theirs or _Sums()).values(names)
+def _reconciled(key: DayAndModel, ours: _Sums, theirs: _Sums, names: frozenset[str]) -> Reconciled:
+    mine, yours = ours.values(names), theirs.values(names)
     return Reconciled(
-        day=place[0],
-        model=place[1],
+        day=key.day,
+        model=key.model,
         ours=mine,
         theirs=yours,
-        estimated=0 if ours is None else ours.estimated,
+        estimated=ours.estimated,
         differs=tuple(name for name in NUMBERS if name in names and _apart(mine, yours, name)),
     )
 

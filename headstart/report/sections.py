@@ -444,9 +444,9 @@ _BILL: Mapping[str, Callable[[Group], str]] = {
 
 
 def _bills(report: Report) -> Iterator[ReportSection]:
-    """Yield the providers' bill by caller, route, tag and day, if there are several of them.
+    """Yield the providers' bill by caller, route, tag and day, and the used part of limits.
 
-    Then yield what client keys have used of their limits.
+    A single day, and a single group without a name, would only repeat the whole bill.
     """
     for name, groups in (
         ("caller", report.callers),
@@ -454,7 +454,8 @@ def _bills(report: Report) -> Iterator[ReportSection]:
         ("tag", report.tags),
         ("day", report.days),
     ):
-        if len(groups) > 1 or (groups and groups[0].name != NONE and name != "day"):
+        has_name = name != "day" and any(group.name != NONE for group in groups)
+        if len(groups) > 1 or has_name:
             columns = {name: lambda group: group.name, **_BILL}
             yield ReportSection(f"Bill by {name}", _table(columns, groups))
     if report.limits:

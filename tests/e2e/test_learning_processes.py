@@ -229,7 +229,7 @@ async def test_a_redis_that_leaves_and_comes_back_costs_labels_and_nothing_else(
                 await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("method", ["label", "labels", "keep", "kept"])
+@pytest.mark.parametrize("method", ["add_labels", "read_labels", "save_document", "load_document"])
 async def test_callers_are_answered_while_the_store_fails_for_learning(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,12 +107,12 @@ class Surprising(MemoryStore):
 async def test_a_store_that_takes_no_documents_does_not_fill_the_memory() -> None:
     store, recorder = FaultyStore(), Recorder()
     domains = make_domains(store, recorder, most=2)
-    store.failing = {"keep"}
+    store.failing = {"save_document"}
     for name in "abcde":
         await store.add_labels(labels_for(3, name))
         assert (await domains.load(name)).labels == 3
     assert domains.names() == ("d", "e")
-    told = StageFailed(stage="learner", error="StoreError", detail="keep failed")
+    told = StageFailed(stage="learner", error="StoreError", detail="save_document failed")
     assert told in recorder.seen
     assert (await domains.load("a")).labels == 3
 
@@ -132,7 +132,7 @@ async def test_domains_that_learned_much_leave_memory_sooner(
     assert domains.names() == ("much",)
 
 
-@pytest.mark.parametrize("method", ["kept", "labels"])
+@pytest.mark.parametrize("method", ["load_document", "read_labels"])
 async def test_a_domain_that_could_not_be_loaded_is_loaded_once_the_store_is_back(
     method: str,
 ) -> None:
@@ -152,7 +152,7 @@ async def test_a_state_that_could_not_be_saved_is_saved_later() -> None:
     domains = make_domains(store, Recorder())
     await store.add_labels(labels_for(4))
     domain = await domains.load("d")
-    store.failing = {"keep"}
+    store.failing = {"save_document"}
     await domains.aclose()
     assert await store.load_document("learned/d") is None
     store.failing = set()

@@ -128,7 +128,7 @@ async def test_a_label_that_cannot_be_written_is_lost_and_told_and_the_next_is_w
     store, recorder = FaultyStore(), Recorder()
     learner = make_learner(store, recorder)
     async with running(learner):
-        store.failing = {"label"}
+        store.failing = {"add_labels"}
         learner.submit(PendingComparison(sample("lost"), answer(SURE), stored=True))
         await failed(recorder, "StoreError")
         store.failing = set()

@@ -155,7 +155,7 @@ async def test_a_failing_store_is_told_and_asked_again() -> None:
     domains = make_domains(store, recorder)
     async with following(domains):
         domain = await domains.load("d")
-        store.failing.add("labels")
+        store.failing.add("read_labels")
         domains.wake()
         await until(lambda: any(isinstance(seen, StageFailed) for seen in recorder.seen))
         with pytest.raises(StoreError):

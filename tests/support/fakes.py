@@ -180,7 +180,7 @@ class FakeMatchPolicy:
 
 
 class FaultyStore(MemoryStore):
-    """A MemoryStore that counts calls, and fails those named in ``failing``."""
+    """A MemoryStore that counts calls. The methods that ``failing`` names fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,21 +223,21 @@ class FaultyStore(MemoryStore):
         self._call("aclose")
 
     async def add_labels(self, labels: Sequence[Label]) -> None:
-        self._call("label")
+        self._call("add_labels")
         await super().add_labels(labels)
 
     async def read_labels(
         self, after: str = "", limit: int = 1000, *, domain: str | None = None
     ) -> Sequence[tuple[str, Label]]:
-        self._call("labels")
+        self._call("read_labels")
         return await super().read_labels(after, limit, domain=domain)
 
     async def save_document(self, name: str, value: bytes) -> None:
-        self._call("keep")
+        self._call("save_document")
         await super().save_document(name, value)
 
     async def load_document(self, name: str) -> bytes | None:
-        self._call("kept")
+        self._call("load_document")
         return await super().load_document(name)
 
     async def touch(self, ids: Sequence[str]) -> None:

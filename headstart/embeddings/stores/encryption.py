@@ -1,9 +1,9 @@
 """Encrypts entries before they reach a store: AES-256-GCM, with keys that can be rotated.
 
-A sealed value is ``VERSION``, the id of its key (4 bytes), a random nonce (12 bytes), and the
-ciphertext with its tag. The tag also covers the kind of the value and its owner. So somebody who
-can write to the store cannot pass one value off as another. NIST SP 800-38D allows 2^32 values for
-one key with random nonces.
+A sealed value is ``SEALED_VERSION``, the id of its key (4 bytes), a random nonce (12 bytes), and
+the ciphertext with its tag. The tag also covers the kind of the value and its owner. So somebody
+who can write to the store cannot pass one value off as another. NIST SP 800-38D allows 2^32 values
+for one key with random nonces.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from binascii import Error as BadBase64
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from headstart.embeddings.stores.records import SEALED_VERSION
 from headstart.errors import ConfigError, MissingExtra
 from headstart.settings import CacheSettings, masked_variable
 
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-VERSION = b"\x02"
 _ID_BYTES = 4
 _NONCE_BYTES = 12
-_HEAD_BYTES = len(VERSION) + _ID_BYTES + _NONCE_BYTES
+_HEAD_BYTES = len(SEALED_VERSION) + _ID_BYTES + _NONCE_BYTES
 _KEY_BYTES = 32
 COMMAND_S = 30.0
 """Longest time of the command that prints the key."""
@@ -59,12 +59,12 @@ class Cipher:
         """
         nonce = os.urandom(_NONCE_BYTES)
         sealed = self._ciphers[self._first].encrypt(nonce, value, place)
-        return VERSION + self._first + nonce + sealed
+        return SEALED_VERSION + self._first + nonce + sealed
 
     def open(self, value: bytes, place: bytes) -> bytes | None:
         """Decrypt a value; None if no key fits, or if it is damaged or of another place."""
-        cipher = self._ciphers.get(value[len(VERSION) : len(VERSION) + _ID_BYTES])
-        if cipher is None or value[:1] != VERSION:
+        cipher = self._ciphers.get(value[len(SEALED_VERSION) : len(SEALED_VERSION) + _ID_BYTES])
+        if cipher is None or value[:1] != SEALED_VERSION:
             return None
         nonce = value[_HEAD_BYTES - _NONCE_BYTES : _HEAD_BYTES]
         try:

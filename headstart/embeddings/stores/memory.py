@@ -7,7 +7,7 @@ import secrets
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict, deque
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from headstart.embeddings.stores.records import (
     BATCH_ROWS,
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from headstart.observe import Observer
 
 
+class _Counter(NamedTuple):
+    value: int = 0
+    expires: float = 0.0
+
+
 class MemoryStore(RecordStore):
     """Keeps entries in memory, encoded as in a durable store: ``max_bytes`` means the same."""
 
@@ -56,7 +61,7 @@ class MemoryStore(RecordStore):
         self._of_domain: defaultdict[str, deque[int]] = defaultdict(deque)
         self._labelled = 0
         self._documents: Latest[str, bytes] = Latest(DOCUMENTS)
-        self._counters: dict[str, tuple[int, float]] = {}
+        self._counters: dict[str, _Counter] = {}
         self._secret = self._new_secret or secrets.token_bytes(32)
 
     def observe(self, observer: Observer) -> None:
@@ -129,12 +134,12 @@ class MemoryStore(RecordStore):
     async def _charge(self, charges: Sequence[Charge]) -> Charged:
         """Add to counters, all or none."""
         now = self._deleting()
-        counters = {name: kept for name, kept in self._counters.items() if kept[1] > now}
-        values = [counters.get(each.counter, (0, 0.0))[0] for each in charges]
+        counters = {name: kept for name, kept in self._counters.items() if kept.expires > now}
+        values = [counters.get(each.counter, _Counter()).value for each in charges]
         charged = charge_all(charges, values)
         if charged.added:
             for each, value in zip(charges, charged.values, strict=True):
-                counters[each.counter] = (value, each.expires)
+                counters[each.counter] = _Counter(value, each.expires)
         self._counters = counters
         return charged
 
@@ -222,9 +227,9 @@ class MemoryStore(RecordStore):
 
     def _evict(self) -> None:
         limits = self._limits
-        while (limits.max_entries is not None and len(self._entries) > limits.max_entries) or (
-            limits.max_bytes is not None and self._bytes > limits.max_bytes
-        ):
+        most_entries = math.inf if limits.max_entries is None else limits.max_entries
+        most_bytes = math.inf if limits.max_bytes is None else limits.max_bytes
+        while len(self._entries) > most_entries or self._bytes > most_bytes:
             self._remove((next(iter(self._used)),))
 
     async def _label_rows(

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 VERSION = b"\x01"
 SEALED_VERSION = b"\x02"
-"""The first byte of an encrypted value (``encryption.VERSION``)."""
+"""The first byte of an encrypted value."""
 SEALED = "sealed:"
 """The prefix of the names of encoders and sketchers whose vectors or sketches are encrypted."""
 ENCRYPTION = "encryption"
@@ -535,15 +535,13 @@ class RecordStore(ABC):
 
     async def append(self, records: Sequence[Record]) -> str:
         """Write records. Raises StoreError if they cannot be encoded or written."""
-        encoded = [
-            encode_put(record, self._limits) if isinstance(record, Put) else record
-            for record in records
-        ]
-        if (cipher := self._cipher) is not None:
-            encoded = [
-                _encrypted(each, cipher) if isinstance(each, EncodedPut) else each
-                for each in encoded
-            ]
+        encoded: list[EncodedRecord] = []
+        for record in records:
+            if isinstance(record, Put):
+                put = encode_put(record, self._limits)
+                encoded.append(put if self._cipher is None else _encrypted(put, self._cipher))
+            else:
+                encoded.append(record)
         try:
             cursor = await self._append(encoded)
         except StoreError as error:
@@ -551,9 +549,9 @@ class RecordStore(ABC):
             raise
         self._write_errors.pop("entries", None)
         observer = self._observer
-        for record in encoded:
-            if observer is not None and isinstance(record, EncodedPut) and not record.amends:
-                observer.notify(Committed(id=record.id, bytes=record.size))
+        for each in encoded:
+            if observer is not None and isinstance(each, EncodedPut) and not each.amends:
+                observer.notify(Committed(id=each.id, bytes=each.size))
         return cursor
 
     async def charge(self, charges: Sequence[Charge]) -> Charged:

@@ -43,7 +43,7 @@ import math
 import secrets
 import time
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import msgspec
 from redis.exceptions import RedisClusterException, RedisError
@@ -393,7 +393,6 @@ end
 """
 """KEYS: prefix. ARGV: name and value of a document, and the number of documents to keep."""
 
-
 CHARGE = """
 local values, added = {}, 1
 for at = 1, #ARGV, 4 do
@@ -419,7 +418,6 @@ return {added, values}
 """KEYS: prefix. ARGV: counter, amount, TTL in milliseconds and limit ("": none) of each charge.
 Returns 1 if they were added, and the counters' values. Sums are exact up to 2^53.
 A counter gets its TTL when it is created, so a node with a wrong clock cannot expire it."""
-
 
 SWAP = """
 local document = KEYS[1] .. 'swapped:' .. ARGV[1]
@@ -525,6 +523,15 @@ def _vector_row(id: str, fields: Sequence[bytes | None], now: float) -> VectorRo
 # --- the store ------------------------------------------------------------------------------------
 
 
+class _Opened(NamedTuple):
+    """The answer of ``OPEN``."""
+
+    schema: bytes
+    secret: bytes
+    cursor: bytes
+    version: bytes
+
+
 class RedisStore(RecordStore):
     """A Store behind ``url`` (see ``redis_client``). Raises ConfigError for a bad URL.
 
@@ -543,7 +550,7 @@ class RedisStore(RecordStore):
     async def open(self) -> None:
         """Reach the server. Raises StoreError if it does not answer, ConfigError if it is unfit."""
         try:
-            schema, _, _, version = await self._begin()
+            opened = await self._open()
         except StoreError as error:
             if is_lasting(error.__cause__):
                 raise ConfigError(f"cache.store: {error}") from error
@@ -556,12 +563,13 @@ class RedisStore(RecordStore):
             raise ConfigError(
                 f"cache.store: the Redis URL has an unknown option: {error}"
             ) from None
-        if int(schema) > SCHEMA_VERSION:
+        if int(opened.schema) > SCHEMA_VERSION:
             raise ConfigError(
-                f"cache.store: the Redis database was written by a newer Headstart (schema"
-                f" {int(schema)}, this one knows {SCHEMA_VERSION}); upgrade, or use another one"
+                "cache.store: the Redis database was written by a newer Headstart (schema "
+                f"{int(opened.schema)}, this one knows {SCHEMA_VERSION}); upgrade, or use another "
+                "one"
             )
-        if not version:
+        if not opened.version:
             raise ConfigError(f"cache.store: {TOO_OLD}")
         await self._check_cipher()
 
@@ -594,8 +602,7 @@ class RedisStore(RecordStore):
 
     async def cursor(self) -> str:
         """Return the log's end."""
-        _, _, cursor, _ = await self._begin()
-        return str(cursor, "ascii")
+        return str((await self._open()).cursor, "ascii")
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
         """Yield vectors and sketches of live entries, oldest first, two round trips a batch."""
@@ -634,8 +641,8 @@ class RedisStore(RecordStore):
 
     async def secret(self) -> bytes:
         """Return the 32 random bytes that the first node made."""
-        _, secret, _, _ = await self._begin()
-        return checked_secret(secret, f"delete the key {PREFIX}secret in Redis")
+        found = await self._open()
+        return checked_secret(found.secret, f"delete the key {PREFIX}secret in Redis")
 
     async def add_to_books(self, rows: Sequence[Served]) -> None:
         """Append to the books, which keep about the last ``BOOK_ROWS`` rows."""
@@ -663,16 +670,11 @@ class RedisStore(RecordStore):
     async def _charge(self, charges: Sequence[Charge]) -> Charged:
         """Add to counters in one script, all or none."""
         now = self._clock()
-        arguments = [
-            item
-            for each in charges
-            for item in (
-                each.counter,
-                each.amount,
-                _milliseconds(each.expires - now),
-                "" if each.most is None else each.most,
-            )
-        ]
+        arguments: list[str | int] = []
+        for each in charges:
+            most = "" if each.most is None else each.most
+            ttl_ms = _milliseconds(each.expires - now)
+            arguments += (each.counter, each.amount, ttl_ms, most)
         added, values = await self._run(CHARGE, *arguments)
         if len(values) != len(charges):
             raise StoreError("a counter in Redis is not a number")
@@ -711,12 +713,10 @@ class RedisStore(RecordStore):
         }
         return str(await self._run(APPEND, msgspec.msgpack.encode(arguments), *blobs), "ascii")
 
-    async def _begin(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """Return schema, secret, log's end and server version. Missing keys are written."""
-        found: tuple[bytes, bytes, bytes, bytes] = await self._run(
-            OPEN, SCHEMA_VERSION, self._new_secret or secrets.token_bytes(32)
-        )
-        return found
+    async def _open(self) -> _Opened:
+        """Run ``OPEN``, which writes the keys that are missing."""
+        secret = self._new_secret or secrets.token_bytes(32)
+        return _Opened(*await self._run(OPEN, SCHEMA_VERSION, secret))
 
     async def _run(self, script: str, *arguments: str | bytes | int) -> Any:
         """Run a script on the server."""

@@ -12,6 +12,7 @@ entry, and write each change to the log.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import sqlite3
@@ -303,12 +304,14 @@ LONGEST_CLOSE_S = 5.0
 
 def _in_place(path: Path, run: Callable[[Sequence[Job]], T]) -> Callable[[Sequence[Job]], T]:
     """Wrap ``run``: it fails if its file was deleted or replaced, because writes would be lost."""
-    opened: list[os.stat_result] = []
+    opened: os.stat_result | None = None
 
     def run_in_place(jobs: Sequence[Job]) -> T:
+        nonlocal opened
         with contextlib.suppress(FileNotFoundError):
-            opened[:] = opened or [path.stat()]
-            if not jobs or os.path.samestat(opened[0], path.stat()):
+            if opened is None:
+                opened = path.stat()
+            if not jobs or os.path.samestat(opened, path.stat()):
                 return run(jobs)
         raise sqlite3.OperationalError(f"{path} was deleted or replaced: restart Headstart")
 
@@ -431,7 +434,7 @@ class SQLiteStore(RecordStore):
 
     async def touch(self, ids: Sequence[str]) -> None:
         """Mark entries as used now, in the next group commit."""
-        await self._write(SQLiteWrite(touched=[(self._clock(), id) for id in ids]))
+        await self._submit(SQLiteWrite(touched=[(self._clock(), id) for id in ids]))
 
     async def stats(self) -> StoreStats:
         """Count entries and their bytes. Expired entries count until they are removed."""
@@ -440,11 +443,11 @@ class SQLiteStore(RecordStore):
 
     async def add_labels(self, labels: Sequence[Label]) -> None:
         """Append labels in the next group commit. The store keeps the last ``LABEL_ROWS``."""
-        await self._write(SQLiteWrite(labels=[(each.domain, encode(each)) for each in labels]))
+        await self._submit(SQLiteWrite(labels=[(each.domain, encode(each)) for each in labels]))
 
     async def save_document(self, name: str, value: bytes) -> None:
         """Save a document in the next group commit. The last ``DOCUMENTS`` are kept."""
-        await self._write(SQLiteWrite(documents=[(name, value)]))
+        await self._submit(SQLiteWrite(documents=[(name, value)]))
 
     async def load_document(self, name: str) -> bytes | None:
         """Return a document, whichever process wrote it, or None."""
@@ -462,7 +465,7 @@ class SQLiteStore(RecordStore):
 
     async def add_to_books(self, rows: Sequence[Served]) -> None:
         """Append to the books in the next group commit. They keep the last ``BOOK_ROWS`` rows."""
-        await self._write(SQLiteWrite(booked=[(row.at, encode(row)) for row in rows]))
+        await self._submit(SQLiteWrite(booked=[(row.at, encode(row)) for row in rows]))
 
     async def read_books(self, since: float = 0.0) -> AsyncIterator[Served]:
         """Yield the rows of the books in their order, with one short query a batch."""
@@ -475,7 +478,7 @@ class SQLiteStore(RecordStore):
                 yield served
 
     async def _append(self, records: Sequence[EncodedRecord]) -> str:
-        return await self._write(SQLiteWrite(records=records))
+        return cast("str", await self._submit(SQLiteWrite(records=records)))
 
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
         rows, vectors = await self._read(_log_rows, cursor, self._clock())
@@ -488,9 +491,6 @@ class SQLiteStore(RecordStore):
         query, chosen = (LABELS, ()) if domain is None else (DOMAIN_LABELS, (domain,))
         rows = await self._read(_fetch, query, (*chosen, row_number(after), limit), long=True)
         return [(row_cursor(seq), value) for seq, value in rows]
-
-    async def _write(self, write: SQLiteWrite) -> str:
-        return cast("str", await self._submit(write))
 
     async def _submit(self, write: SQLiteWrite) -> str | Charged:
         """Submit a write; return the log's end or, for charges, their result."""
@@ -750,18 +750,16 @@ class SQLiteWriter:
     def _evict(self) -> None:
         """Delete the least recently used entries until both bounds hold, at most ``BATCH_ROWS``."""
         entries, size = self.connection.execute(TOTALS).fetchone()
-        max_entries, max_bytes = self.limits.max_entries, self.limits.max_bytes
+        limits = self.limits
+        most_entries = math.inf if limits.max_entries is None else limits.max_entries
+        most_bytes = math.inf if limits.max_bytes is None else limits.max_bytes
         oldest = self.connection.execute(
             "SELECT seq, bytes FROM entries ORDER BY used, seq LIMIT ?", (BATCH_ROWS,)
         )
         doomed = []
-        while (max_entries is not None and entries > max_entries) or (
-            max_bytes is not None and size > max_bytes
-        ):
-            row = oldest.fetchone()
-            if row is None:
-                break
-            doomed.append(row[:1])
-            entries, size = entries - 1, size - row[1]
+        while (entries > most_entries or size > most_bytes) and (row := oldest.fetchone()):
+            seq, freed = row
+            doomed.append((seq,))
+            entries, size = entries - 1, size - freed
         oldest.close()
         self.connection.executemany("DELETE FROM entries WHERE seq = ?", doomed)

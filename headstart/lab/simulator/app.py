@@ -146,6 +146,13 @@ LOOKBACK = 20
 """Number of blocks before a mark in which a cached prefix is looked for."""
 
 
+class CachedPrompt(NamedTuple):
+    """The tokens of a prompt that were read from the prefix cache, and those written to it."""
+
+    read: int = 0
+    written: int = 0
+
+
 class PrefixCache:
     """Remembers the beginnings of recent prompts, separately for each key and model.
 
@@ -165,13 +172,12 @@ class PrefixCache:
 
     def read_marked(
         self, credential: bytes, model: str, blocks: Sequence[PromptBlock], at_s: float
-    ) -> tuple[int, int]:
+    ) -> CachedPrompt:
         """Cache the marked prefixes of a prompt, as Anthropic documents it.
 
-        Returns the numbers of tokens that were read and that are written. The longest known prefix
-        that ends at a mark, or at one of the 20 blocks before it, is read, and its lifetime starts
-        again. From its end to the last mark the prompt is written. Prefixes under 1,024 tokens are
-        not cached.
+        The longest known prefix that ends at a mark, or at one of the 20 blocks before it, is read,
+        and its lifetime starts again. From its end to the last mark the prompt is written. Prefixes
+        under 1,024 tokens are not cached.
         """
         prefixes = list(self._prefixes(credential, model, blocks))
         marked = [place for place, block in enumerate(blocks) if block.lifetime_s is not None]
@@ -190,7 +196,7 @@ class PrefixCache:
                 lifetime_s = blocks[mark].lifetime_s or LIFETIME_S
                 self._marked[digest] = lifetime_s, at_s + lifetime_s
                 written = max(written, tokens - read)
-        return read, written
+        return CachedPrompt(read, written)
 
     def _prefixes(
         self, credential: bytes, model: str, blocks: Sequence[PromptBlock]
@@ -203,8 +209,8 @@ class PrefixCache:
             counted += len(block.text) if self._count is None else self._count(block.text)
             yield running.digest(), counted // CHARACTERS if self._count is None else counted
 
-    def read(self, credential: bytes, chat: ChatBody, at_s: float) -> tuple[int, int]:
-        """Remember a prompt; return the numbers of its tokens that were cached and that are new."""
+    def read(self, credential: bytes, chat: ChatBody, at_s: float) -> CachedPrompt:
+        """Remember a prompt, and read the beginning that was cached."""
         digests = list(_block_digests(credential, chat))
         known = 0
         for digest in digests:
@@ -217,7 +223,7 @@ class PrefixCache:
         if cached < MINIMUM_TOKENS:
             cached = 0
         whole = len(digests) * BLOCK_TOKENS
-        return cached, whole - cached if whole >= MINIMUM_TOKENS else 0
+        return CachedPrompt(cached, whole - cached if whole >= MINIMUM_TOKENS else 0)
 
 
 def _block_digests(credential: bytes, chat: ChatBody) -> list[bytes]:
@@ -508,7 +514,7 @@ class Simulator:
         if effect.fault is not None:
             generation = effect.fault.change_answer(generation)
         blocks = wire.blocks(incoming.body) if self.profile.prefix_cache else None
-        cached, written = self._read_prefix(incoming, chat, blocks)
+        prefix = self._read_prefix(incoming, chat, blocks)
         tokens = chat.prompt_tokens
         if self._count is not None and blocks is not None:
             tokens = sum(self._count(block.text) for block in blocks)
@@ -517,13 +523,13 @@ class Simulator:
             created=int(self._clock()),
             chat=chat,
             generation=generation,
-            cached_tokens=cached,
-            written_tokens=written,
+            cached_tokens=prefix.read,
+            written_tokens=prefix.written,
             counted=tokens,
             query=incoming.query,
         )
         draw = incoming.draw
-        prefill_s = self.profile.prefill_s(tokens - cached)
+        prefill_s = self.profile.prefill_s(tokens - prefix.read)
         pace = Pace(
             ttft_s=(draw.ttft_s + prefill_s) * effect.slower,
             tokens_per_s=draw.tokens_per_s / effect.slower,
@@ -534,16 +540,16 @@ class Simulator:
             model=chat.model,
             stream=bool(chat.stream),
             prompt_tokens=tokens,
-            cached_tokens=cached,
+            cached_tokens=prefix.read,
             answer_tokens=answer.completion_tokens,
         )
         return _AnsweredCall(facts, _write_reply(answer, wire, pace))
 
     def _read_prefix(
         self, incoming: SimulatedRequest, chat: ChatBody, blocks: Sequence[PromptBlock] | None
-    ) -> tuple[int, int]:
+    ) -> CachedPrompt:
         if not self.profile.prefix_cache:
-            return 0, 0
+            return CachedPrompt()
         if blocks is None:
             return self._prefixes.read(incoming.credential, chat, incoming.at_s)
         return self._prefixes.read_marked(incoming.credential, chat.model, blocks, incoming.at_s)

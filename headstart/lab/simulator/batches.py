@@ -37,6 +37,13 @@ class _Line(NamedTuple):
     body: bytes
 
 
+class _BatchAnswer(NamedTuple):
+    custom_id: str
+    status: int = 0
+    """0: the request was cancelled before it was answered."""
+    document: Any = None
+
+
 @dataclass
 class _File:
     id: str
@@ -66,8 +73,8 @@ class _ProviderBatch:
     """The request that made it; empty for a batch of Anthropic's, which has no input file."""
     errors: list[dict[str, Any]] = field(default_factory=list)
     cancelled: float | None = None
-    answers: list[tuple[str, int, Any]] | None = None
-    """Id, status and document of each answer; None: it is not done."""
+    answers: list[_BatchAnswer] | None = None
+    """None: it is not done."""
     files: dict[str, str] = field(default_factory=dict)
 
 
@@ -180,7 +187,7 @@ class SimulatedBatches:
     def _document(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> dict[str, Any]:
         self._finish(incoming, batch)
         answers = batch.answers or []
-        failed = sum(status != 200 for _, status, _ in answers)
+        failed = sum(each.status != 200 for each in answers)
         status = "in_progress" if batch.answers is None else "completed"
         if batch.errors:
             status = "failed"
@@ -218,15 +225,17 @@ class SimulatedBatches:
         batch.answers = []
         for line in batch.lines if batch.cancelled is None else ():
             status, body = self.answer(incoming, line.path, line.body)
-            batch.answers.append((line.custom_id, status, msgspec.json.decode(body)))
-        if batch.asked:
-            for kind, wanted in (("output", True), ("errors", False)):
-                rows = [_row(batch, each) for each in batch.answers if (each[1] == 200) is wanted]
-                if rows:
-                    id = f"file-{kind}-{batch.id[6:]}"
-                    name = f"{batch.id}_{kind}.jsonl"
-                    self._keep(incoming.credential, name, "batch_output", b"".join(rows), id)
-                    batch.files[kind] = id
+            batch.answers.append(_BatchAnswer(line.custom_id, status, msgspec.json.decode(body)))
+        if not batch.asked:
+            return
+        succeeded = [each for each in batch.answers if each.status == 200]
+        failed = [each for each in batch.answers if each.status != 200]
+        for kind, answers in (("output", succeeded), ("errors", failed)):
+            if answers:
+                id = batch.files[kind] = f"file-{kind}-{batch.id.removeprefix('batch_')}"
+                rows = b"".join(_row(batch, each) for each in answers)
+                name = f"{batch.id}_{kind}.jsonl"
+                self._keep(incoming.credential, name, "batch_output", rows, id)
 
     # --- Anthropic ---------------------------------------------------------------------------
 
@@ -252,9 +261,8 @@ class SimulatedBatches:
             return document
         if batch.answers is None:
             raise BadRequest("the batch has not ended, so it has no results")
-        return b"".join(
-            map(_result, batch.answers or [(line.custom_id, 0, None) for line in batch.lines])
-        )
+        cancelled = [_BatchAnswer(line.custom_id) for line in batch.lines]
+        return b"".join(map(_result, batch.answers or cancelled))
 
     def _make_messages(self, incoming: SimulatedRequest) -> _ProviderBatch:
         asked = msgspec.json.decode(incoming.body, type=dict[str, Any])
@@ -275,7 +283,7 @@ class SimulatedBatches:
     def _message_batch(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> dict[str, Any]:
         self._finish(incoming, batch)
         ended = batch.answers is not None
-        succeeded = sum(status == 200 for _, status, _ in batch.answers or ())
+        succeeded = sum(each.status == 200 for each in batch.answers or ())
         errored = len(batch.answers or ()) - succeeded
         left = len(batch.lines) - succeeded - errored
         return {
@@ -298,7 +306,7 @@ class SimulatedBatches:
         }
 
 
-def _result(answer: tuple[str, int, Any]) -> bytes:
+def _result(answer: _BatchAnswer) -> bytes:
     id, status, document = answer
     result: dict[str, Any] = {"type": "succeeded", "message": document}
     if status == 0:
@@ -308,7 +316,7 @@ def _result(answer: tuple[str, int, Any]) -> bytes:
     return msgspec.json.encode({"custom_id": id, "result": result}) + b"\n"
 
 
-def _row(batch: _ProviderBatch, answer: tuple[str, int, Any]) -> bytes:
+def _row(batch: _ProviderBatch, answer: _BatchAnswer) -> bytes:
     id, status, document = answer
     response = {"status_code": status, "request_id": f"req_{id}", "body": document}
     row = {"id": f"{batch.id}_{id}", "custom_id": id, "response": response, "error": None}

@@ -3,14 +3,13 @@
 ``AnswerKey`` has the right answers to a labelled stream: made-up facts of each class, in varying
 words.
 
-**A person at a keyboard**: each state of the text while a prompt is typed, with its
-time. The speed is 240 characters a minute over the whole text, corrections and pauses included, as
-in LiveMind (arXiv 2406.14319), whose typing is uniform. Here the times between two keys vary: they
-are log-normal, longer before a word and after a sentence, and now and then the writer thinks. Some
-letters are wrong at first and are deleted. After the last letter the writer reads the text once
-more and presses Enter: a log-normal time with a median of 0.6 s.
-
-These constants were set before the live drafts were tuned, and no result has changed them.
+**A person at a keyboard**: ``type_prompt`` returns each state of the text while a prompt is typed,
+with its time. The speed is 240 characters a minute over the whole text, corrections and pauses
+included, as in LiveMind (arXiv 2406.14319), whose typing is uniform. Here the times between two
+keys vary: they are log-normal, longer before a word and after a sentence, and now and then the
+writer thinks. Some letters are wrong at first and are deleted. After the last letter the writer
+reads the text once more and presses Enter: a log-normal time with a median of 0.6 s. The constants
+of this part were set before the live drafts were tuned, and no result has changed them.
 
 **The simulated model**: ``generate`` makes the text, tool calls, reasoning and log-probabilities of
 an answer.
@@ -152,11 +151,7 @@ class Oracle:
         """Return the right answer to a prompt without earlier turns."""
         return self._truths.get(_normalized(prompt)) or self._derive(prompt)
 
-    def truth_of_messages(
-        self,
-        messages: Sequence[AskedMessage],
-        occasion: str = "",
-    ) -> Truth:
+    def truth_of_messages(self, messages: Sequence[AskedMessage], occasion: str = "") -> Truth:
         """Return the right answer to a conversation, in the words of the ``occasion``.
 
         A system prompt never changes the class. A conversation with earlier turns is one prompt, so
@@ -195,11 +190,7 @@ class TrafficPrompt(Frozen):
 
 
 def traffic(
-    seed: int,
-    n: int,
-    repeat_share: float,
-    reword_share: float,
-    trap_share: float,
+    seed: int, n: int, repeat_share: float, reword_share: float, trap_share: float
 ) -> Iterator[TrafficPrompt]:
     """Yield ``n`` prompts, which depend on the arguments alone.
 

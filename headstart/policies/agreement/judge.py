@@ -440,12 +440,19 @@ _UNREADABLE = Agreement(same=None, probability=0.5, method=AgreementMethod.UNREA
 _CERTAINTY = {True: 0.99, None: 0.5, False: 0.01}
 
 
+class TextPair(NamedTuple):
+    """Two free texts: only their words and their cosine tell whether they say the same."""
+
+    ours: str
+    theirs: str
+
+
 class AnswerPair:
     """Two answers to ``questions``: the last user texts, if known. It reads them once."""
 
     def __init__(self, fresh: Answer, cached: Answer, questions: Sequence[str | None] = ()) -> None:
         self._questions = questions
-        self._compared: list[Agreement | tuple[str, str]]
+        self._compared: list[Agreement | TextPair]
         replies, others = read_answer(fresh), read_answer(cached)
         if replies is None or others is None:
             self._compared = [_EQUAL if fresh == cached else _UNREADABLE]
@@ -455,12 +462,15 @@ class AnswerPair:
             self._compared = list(map(_compare_replies, replies, others))
 
     @cached_property
-    def _read(self) -> list[Agreement | tuple[Wording, Wording, frozenset[str]]]:
-        given = frozenset().union(*map(question_words, self._questions))
+    def _given(self) -> frozenset[str]:
+        return frozenset().union(*map(question_words, self._questions))
+
+    @cached_property
+    def _read(self) -> list[Agreement | tuple[Wording, Wording]]:
         return [
             each
             if isinstance(each, Agreement)
-            else (read_words(each[0]), read_words(each[1]), given)
+            else (read_words(each.ours), read_words(each.theirs))
             for each in self._compared
         ]
 
@@ -469,7 +479,7 @@ class AnswerPair:
         """The two texts whose cosine ``judge`` needs, or () when it needs none."""
         if any(isinstance(each, Agreement) and each.same is False for each in self._compared):
             return ()
-        open_pairs = [each for each in self._compared if not isinstance(each, Agreement)]
+        open_pairs = [each for each in self._compared if isinstance(each, TextPair)]
         return tuple("\n".join(texts)[:ENCODED_CHARS] for texts in zip(*open_pairs, strict=True))
 
     def judge(self, cosine: float | None, model: AgreementModel | None = None) -> Agreement:
@@ -482,7 +492,7 @@ class AnswerPair:
         """
         model = model or (WORDS_ALONE if cosine is None else WITH_COSINE)
         found = [
-            each if isinstance(each, Agreement) else _judge_words(*each, cosine, model)
+            each if isinstance(each, Agreement) else _judge_words(*each, self._given, cosine, model)
             for each in self._read
         ]
         return min(found, key=_doubt, default=_EQUAL)
@@ -515,7 +525,7 @@ def _doubt(each: Agreement) -> tuple[int, float]:
     return {False: 0, None: 1, True: 2}[each.same], each.probability
 
 
-def _compare_replies(a: ReadChoice, b: ReadChoice) -> Agreement | tuple[str, str]:
+def _compare_replies(a: ReadChoice, b: ReadChoice) -> Agreement | TextPair:
     """Return the agreement of two normalised replies; or, for free text, the texts to judge."""
     if a.calls or b.calls:
         return _structured(compare_calls(a.calls, b.calls))
@@ -531,20 +541,20 @@ def _compare_replies(a: ReadChoice, b: ReadChoice) -> Agreement | tuple[str, str
     return _compare_texts(a.text, b.text)
 
 
-def _compare_texts(a: str, b: str) -> Agreement | tuple[str, str]:
+def _compare_texts(a: str, b: str) -> Agreement | TextPair:
     difference = compare_json(a, b) or compare_code(a, b)
     if difference is not None:
         return _structured(difference)
     words_a, words_b = short_form(a), short_form(b)
     if words_a is None or words_b is None:
-        return a, b
+        return TextPair(a, b)
     return _agreement(AgreementMethod.SHORT, same=_compare_short(words_a, words_b))
 
 
-def _structured(difference: Difference) -> Agreement | tuple[str, str]:
+def _structured(difference: Difference) -> Agreement | TextPair:
     if difference.prose:
         ours, theirs = zip(*difference.prose, strict=True)
-        return "\n".join(ours), "\n".join(theirs)
+        return TextPair("\n".join(ours), "\n".join(theirs))
     return _agreement(AgreementMethod.STRUCTURED, same=difference.same)
 
 
@@ -594,7 +604,7 @@ class Difference(Frozen):
     """
 
     same: bool | None
-    prose: tuple[tuple[str, str], ...] = ()
+    prose: tuple[TextPair, ...] = ()
 
 
 _SAME_DOCUMENT = Difference(same=True)
@@ -641,7 +651,7 @@ def compare_code(a: str, b: str) -> Difference | None:
 def _read_document(text: str) -> Any:
     """Return the object or array that a text consists of, else None."""
     lines = text.split("\n")
-    if len(lines) > 2 and _is_fence(lines[0]) and lines[-1].strip() == _FENCE:
+    if len(lines) > 2 and lines[0].startswith(_FENCE) and lines[-1].strip() == _FENCE:
         text = "\n".join(lines[1:-1])
     document = _decode_json(text)
     return document if isinstance(document, dict | list) else None
@@ -674,9 +684,8 @@ def _compare_values(a: Any, b: Any) -> Difference:
         return _compare_lists(a, b)
     if isinstance(a, str) and isinstance(b, str):
         return _compare_strings(a, b)
-    if isinstance(a, bool) or isinstance(b, bool):
-        return _SAME_DOCUMENT if a is b else _OTHER_DOCUMENT
-    return _SAME_DOCUMENT if a == b else _OTHER_DOCUMENT
+    same = a is b if isinstance(a, bool) or isinstance(b, bool) else a == b
+    return _SAME_DOCUMENT if same else _OTHER_DOCUMENT
 
 
 def _compare_lists(a: list[Any], b: list[Any]) -> Difference:
@@ -700,7 +709,7 @@ def _compare_strings(a: str, b: str) -> Difference:
     if a == b or (words_a and words_a == words_b):
         return _SAME_DOCUMENT
     if words_a is None and words_b is None:
-        return Difference(same=None, prose=((a, b),))
+        return Difference(same=None, prose=(TextPair(a, b),))
     return _OTHER_DOCUMENT
 
 
@@ -717,16 +726,12 @@ def _code(text: str) -> str | None:
     """Return the code of an answer that is mostly code, without its layout."""
     fenced, code = False, []
     for line in text.split("\n"):
-        if _is_fence(line):
+        if line.startswith(_FENCE):
             fenced = not fenced
         elif fenced and line.strip():
             code.append(line.rstrip())
     joined = "\n".join(code)
     return joined if code and len(joined) >= _CODE_SHARE * len(text) else None
-
-
-def _is_fence(line: str) -> bool:
-    return line.startswith(_FENCE)
 
 
 # --- a language model as judge -------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from hashlib import blake2b
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -54,6 +54,7 @@ from headstart.policies.learned_rule.features import (
     EntryStatsTable,
     LabelledRow,
     Posterior,
+    StatsRow,
     cautious_score,
     derivatives,
     judged_same_probability,
@@ -293,7 +294,7 @@ class _Snapshot(_SnapshotHead):
     learned_pairs: int = msgspec.field(name="lessons")
     since_update: int
     counts: LabelCounts
-    entries: dict[str, tuple[str, float, float]] = msgspec.field(name="standings")
+    entries: dict[str, StatsRow] = msgspec.field(name="standings")
     sketches: SketchLabels = SketchLabels()
     near_misses: NearMissCounts | None = msgspec.field(name="tripwire", default=None)
     """None in snapshots from before near misses were counted."""
@@ -452,6 +453,15 @@ class DomainStatus(Frozen, omit_defaults=False):
     """The upper confidence bound of ``error``, with the confidence of the error target."""
 
 
+class ServedShares(NamedTuple):
+    """The last fields of a ``DomainStatus``."""
+
+    serves: float = 0.0
+    cold_start_serves: float = 0.0
+    error: float | None = None
+    bound: float | None = None
+
+
 class Domain:
     """The learned state of one domain. Not thread-safe. The same labels lead to the same state.
 
@@ -557,23 +567,21 @@ class Domain:
 
     def gate(self, counts: GateCounts) -> Gate:
         """Return which questions are worth encoding. ``counts`` has the counts of this process."""
-        known = self._gate
-        if known is None or known[0] is not self._state or known[1] is not counts:
-            threshold, learned = self.threshold(), self.rule is Rule.LEARNED
-            refusal, alarmed = None, self._state.alarmed
-            rule = 4 * self._state.counts.alarms + 2 * alarmed + learned
-            if threshold is None:
-                refusal, rule = self.refusal, rule if alarmed else NOTHING_SERVED
+        state, known = self._state, self._gate
+        if known is None or known[0] is not state or known[1] is not counts:
+            learned, serves = self.rule is Rule.LEARNED, self.threshold() is not None
+            # It differs before, during and after each alarm, and changes when a rule is learned.
+            rule = 4 * state.counts.alarms + 2 * state.alarmed + learned
             gate = gate_of(
                 self.sketch_labels,
                 counts,
-                noise_of(self._state, self.error_limit),
+                noise_of(state, self.error_limit),
                 learned=learned,
-                least_served=self._least_above(threshold) if learned else None,
-                rule=rule,
-                refusal=refusal,
+                least_served=self.least_served if learned else None,
+                rule=rule if serves or state.alarmed else NOTHING_SERVED,
+                refusal=None if serves else self.refusal,
             )
-            known = self._gate = self._state, counts, gate
+            known = self._gate = state, counts, gate
         return known[2]
 
     @property
@@ -587,11 +595,8 @@ class Domain:
 
         None while there is no learned rule, or if it serves nothing.
         """
-        return None if self.rule is Rule.COLD_START else self._least_above(self.threshold())
-
-    def _least_above(self, threshold: float | None) -> float | None:
-        """Return the similarity that 99 % of the hits reach above the threshold of a score."""
-        if threshold is None:
+        threshold = self.threshold()
+        if self.rule is Rule.COLD_START or threshold is None:
             return None
         curve = self._state.curve
         if self._least is None or self._least[0] is not curve:
@@ -628,15 +633,14 @@ class Domain:
         asked = max(counts.nulls + counts.nulls_unsure, self.asked_twice)
         if limit.max_error < REPEATS_TARGET or counts.labels < REPEATS_FROM:
             return 0.0
-        if asked >= MOST_REPEATS or self._state.alarmed:
-            return 0.0
-        wanted = FIRST_REPEAT_RATE if counts.nulls < FIRST_REPEATS else REPEAT_RATE
-        if counts.nulls >= FIRST_REPEATS and not self._hopeful:
+        is_first = counts.nulls < FIRST_REPEATS
+        if asked >= MOST_REPEATS or self._state.alarmed or not (is_first or self._hopeful):
             return 0.0
         if not verdict.features or not is_near_miss(verdict.similarity, limit.max_error):
             return 0.0
-        score = self.score(unpack_features(verdict.features), entry)
-        return wanted if score >= REPEAT_SCORE else 0.0
+        if self.score(unpack_features(verdict.features), entry) < REPEAT_SCORE:
+            return 0.0
+        return FIRST_REPEAT_RATE if is_first else REPEAT_RATE
 
     def _judge_may_explain(self) -> bool:
         """Tell whether errors of the judge may be the reason that no threshold meets the target.
@@ -746,7 +750,6 @@ class Domain:
     def status(self) -> DomainStatus:
         """Return the status of the domain. It takes about as long as a threshold update."""
         state, counts, threshold = self._state, self._state.counts, self.threshold()
-        serves, cold, error, bound = self._shares(threshold)
         return DomainStatus(
             version=self.version,
             labels=counts.labels,
@@ -763,30 +766,27 @@ class Domain:
             audits_wrong=counts.audits_wrong,
             nulls=counts.nulls,
             false_disagree=self.noise.false_disagree,
-            serves=serves,
-            cold_start_serves=cold,
-            error=error,
-            bound=bound,
+            **self._shares(threshold)._asdict(),
         )
 
-    def _shares(self, threshold: float | None) -> tuple[float, float, float | None, float | None]:
-        """Return the shares served by the present and the cold-start rule, the error, its bound."""
+    def _shares(self, threshold: float | None) -> ServedShares:
         memory, curve = self._state.memory, self._state.curve
         total = float(memory.mass.sum())
         if not total:
-            return 0.0, 0.0, None, None
+            return ServedShares()
         target, trust = self.error_limit.max_error, self.trust
         scores, _ = memory_scores(self._state.model, memory, self.noise)
-        similar = memory.similarity >= (cold_start_threshold(target, trust) or 2.0)
+        similar = memory.similarity >= (cold_start_threshold(target, trust) or np.inf)
         cold = float(memory.mass[similar & (scores >= least_score(target, trust))].sum()) / total
         if self.rule is Rule.COLD_START:
-            return cold, cold, None, None
+            return ServedShares(cold, cold)
         if threshold is None:
-            return 0.0, cold, None, None
+            return ServedShares(0.0, cold)
         place = int(np.flatnonzero(curve.cuts >= threshold)[-1])
         error = float(curve.errors[place])
         bound = error + self.error_limit.margin * float(curve.deviations[place])
-        return float(memory.mass[scores >= threshold].sum()) / total, cold, error, bound
+        serves = float(memory.mass[scores >= threshold].sum()) / total
+        return ServedShares(serves, cold, error, bound)
 
 
 def _is_hard_guard(veto: str | None) -> bool:

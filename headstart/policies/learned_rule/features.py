@@ -8,6 +8,7 @@ posterior is updated with each label.
 
 from __future__ import annotations
 
+from collections import Counter
 from math import exp, log
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -162,14 +163,10 @@ def _late_interaction(query: Parse, candidate: Parse) -> tuple[float, float, flo
     words, others = distinct(query.stems), distinct(candidate.stems)
     table = unit_rows(query.vectors, len(words)) @ unit_rows(candidate.vectors, len(others)).T
     forward, backward = table.max(axis=1).tolist(), table.max(axis=0).tolist()
-    content = [
-        *_pick(forward, words, query.content),
-        *_pick(backward, others, candidate.content),
-    ]
-    exchanged = [
-        *_pick(forward, words, query.content - candidate.content),
-        *_pick(backward, others, candidate.content - query.content),
-    ]
+    content = _pick(forward, words, query.content)
+    content += _pick(backward, others, candidate.content)
+    exchanged = _pick(forward, words, query.content - candidate.content)
+    exchanged += _pick(backward, others, candidate.content - query.content)
     if not content:
         return 0.0, 0.0, 0.0
     return (
@@ -200,14 +197,21 @@ class EntryStats(Frozen, frozen=True, kw_only=True, array_like=True):
         return self.residuals / (self.weights + 1)
 
 
+class StatsRow(NamedTuple):
+    """The part of an entry's ``EntryStats`` that is its own."""
+
+    group: str
+    residuals: float = 0.0
+    weights: float = 0.0
+
+
 class EntryStatsTable:
     """The statistics of a domain's entries. Beyond a bound the least recently labelled leave."""
 
-    def __init__(self, rows: Mapping[str, tuple[str, float, float]] | None = None) -> None:
+    def __init__(self, rows: Mapping[str, StatsRow] | None = None) -> None:
         self._rows = dict(rows or {})
-        self._sizes: dict[str, int] = {}
-        for group, _, _ in self._rows.values():
-            self._sizes[group] = self._sizes.get(group, 0) + 1
+        self._sizes = Counter(row.group for row in self._rows.values())
+        """The number of entries in each group."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -217,42 +221,41 @@ class EntryStatsTable:
         row = self._rows.get(entry)
         if row is None:
             return EntryStats(group=entry)
-        group, residuals, weights = row
-        size = max(self._sizes[group], 1)
-        return EntryStats(group=group, size=size, residuals=residuals, weights=weights)
+        size = max(self._sizes[row.group], 1)
+        return EntryStats(group=row.group, size=size, residuals=row.residuals, weights=row.weights)
 
     def learn(self, entry: str, residual: float, weight: float) -> None:
         """Add a label's residual and weight to an entry's offset."""
-        group, residuals, weights = self._take_row(entry)
-        self._rows[entry] = (group, residuals + residual, weights + weight)
+        row = self._take_row(entry)
+        self._rows[entry] = StatsRow(row.group, row.residuals + residual, row.weights + weight)
         self._bound()
 
     def join(self, entry: str, neighbor: str) -> None:
         """Put a new entry into the answer group of a neighbour with the same answer."""
         if entry in self._rows:
             return
-        group, _, _ = self._rows[neighbor] = self._take_row(neighbor)
-        self._rows[entry] = (group, 0.0, 0.0)
-        self._sizes[group] = self._sizes.get(group, 0) + 1
+        row = self._rows[neighbor] = self._take_row(neighbor)
+        self._rows[entry] = StatsRow(row.group)
+        self._sizes[row.group] += 1
         self._bound()
 
-    def rows(self) -> dict[str, tuple[str, float, float]]:
-        """Return group, residuals and weights by entry, in the order of the last labels."""
+    def rows(self) -> dict[str, StatsRow]:
+        """Return the rows by entry, in the order of the last labels."""
         return dict(self._rows)
 
-    def _take_row(self, entry: str) -> tuple[str, float, float]:
+    def _take_row(self, entry: str) -> StatsRow:
         """Take an entry's row out, to be put back as the newest."""
         if entry in self._rows:
             return self._rows.pop(entry)
-        self._sizes[entry] = self._sizes.get(entry, 0) + 1
-        return entry, 0.0, 0.0
+        self._sizes[entry] += 1
+        return StatsRow(entry)
 
     def _bound(self) -> None:
         while len(self._rows) > MOST_ENTRY_STATS:
-            group, _, _ = self._rows.pop(next(iter(self._rows)))
-            self._sizes[group] -= 1
-            if not self._sizes[group]:
-                del self._sizes[group]
+            oldest = self._rows.pop(next(iter(self._rows)))
+            self._sizes[oldest.group] -= 1
+            if not self._sizes[oldest.group]:
+                del self._sizes[oldest.group]
 
 
 # --- the model ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ learned, only more slowly.
 from __future__ import annotations
 
 from math import exp, lgamma, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -259,18 +259,26 @@ def draw_curve(
     return ErrorCurve(scores[last], mean, deviation, above / total)
 
 
-def pool_adjacent(
-    values: Sequence[float], weights: Sequence[float]
-) -> list[tuple[float, float, int]]:
-    """Pool neighbours until the values rise. Return mean, weight and length of each block."""
-    blocks: list[tuple[float, float, int]] = []
+class PooledBlock(NamedTuple):
+    """Adjacent values that were replaced by their mean."""
+
+    mean: float
+    weight: float
+    """The sum of their weights."""
+    size: int
+    """Their number."""
+
+
+def pool_adjacent(values: Sequence[float], weights: Sequence[float]) -> list[PooledBlock]:
+    """Pool neighbours until the values rise."""
+    blocks: list[PooledBlock] = []
     for value, weight in zip(values, weights, strict=True):
-        mean, heavy, size = value, weight, 1
-        while blocks and blocks[-1][0] >= mean:
-            before, weight_before, size_before = blocks.pop()
-            mean = (mean * heavy + before * weight_before) / (heavy + weight_before)
-            heavy, size = heavy + weight_before, size + size_before
-        blocks.append((mean, heavy, size))
+        mean, total, size = value, weight, 1
+        while blocks and blocks[-1].mean >= mean:
+            before = blocks.pop()
+            mean = (mean * total + before.mean * before.weight) / (total + before.weight)
+            total, size = total + before.weight, size + before.size
+        blocks.append(PooledBlock(mean, total, size))
     return blocks
 
 
@@ -282,12 +290,12 @@ def _pool_bins(
     The variance of a pooled block is spread over its bins so that their squared shares add up to
     the squared share of the block.
     """
-    means, heavy, sizes = zip(*pool_adjacent(errors.tolist(), weights.tolist()), strict=True)
-    pooled, heavy_of = np.repeat(means, sizes), np.repeat(heavy, sizes)
+    means, totals, sizes = zip(*pool_adjacent(errors.tolist(), weights.tolist()), strict=True)
+    pooled, labels = np.repeat(means, sizes), np.repeat(totals, sizes)
     starts = np.cumsum([0, *sizes[:-1]])
     together = np.repeat(np.add.reduceat(shares, starts), sizes)
     alone = np.repeat(np.add.reduceat(shares**2, starts), sizes)
-    variance = np.maximum(pooled, 1 / heavy_of) * (1 - pooled) / heavy_of
+    variance = np.maximum(pooled, 1 / labels) * (1 - pooled) / labels
     return pooled, variance * together**2 / alone
 
 
@@ -332,15 +340,12 @@ def comparison_share(verdict: Verdict, max_error: float, left: float) -> float:
     """
     if left <= 0:
         return 0.0
-    far, most = _distance(verdict, max_error)
-    share = min(1.0, left / PLENTY) ** (FAR_POWER if far else 1)
-    return max(most * share, LEAST_DRAW_PROBABILITY)
-
-
-def _distance(verdict: Verdict, max_error: float) -> tuple[bool, float]:
-    """Return whether a pair is far from the boundary, and its probability with enough CPU time."""
-    if verdict.rule is not Rule.LEARNED:
-        return not is_near_miss(verdict.similarity, max_error), 1.0
-    score = verdict.score or 0.0
-    boundary = 0.0 if verdict.threshold is None else verdict.threshold
-    return score < boundary - NEAR_SCORE, UNLIKELY_SHARE if score < UNLIKELY_SCORE else 1.0
+    with_enough = 1.0
+    if verdict.rule is Rule.LEARNED:
+        score = verdict.score or 0.0
+        is_near = score >= (verdict.threshold or 0.0) - NEAR_SCORE
+        with_enough = UNLIKELY_SHARE if score < UNLIKELY_SCORE else 1.0
+    else:
+        is_near = is_near_miss(verdict.similarity, max_error)
+    share = min(1.0, left / PLENTY) ** (1 if is_near else FAR_POWER)
+    return max(with_enough * share, LEAST_DRAW_PROBABILITY)
