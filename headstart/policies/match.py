@@ -531,27 +531,43 @@ class VerifiedMatch(GuardedMatch):
         )
 
 
+class _Wording(NamedTuple):
+    """The stems of a prompt: courtesy at its beginning, the words, and courtesy at its end."""
+
+    opening: tuple[str, ...]
+    words: tuple[str, ...]
+    closing: tuple[str, ...]
+
+
 def has_same_words(one: Parse, other: Parse) -> bool:
     """Tell whether two prompts differ only in courtesy at their ends, punctuation and capitals.
 
-    Guards compare punctuation and capitals where they matter. "What's" is "what is".
+    Guards compare punctuation and capitals where they matter. "What's" is "what is". If both have
+    courtesy at one end, it must be the same: "the French word for please" is not "… for thanks".
     """
-    words = _essential_words(one.stems)
-    if words != _essential_words(other.stems) or len(words) < FEWEST_SAME_WORDS:
+    mine, theirs = _wording(one.stems), _wording(other.stems)
+    if mine.words != theirs.words or len(mine.words) < FEWEST_SAME_WORDS:
+        return False
+    courtesies = (mine.opening, theirs.opening), (mine.closing, theirs.closing)
+    if any(own and others and own != others for own, others in courtesies):
         return False
     endings, other_endings = _endings(one), _endings(other)
-    compared = set(words) - _ASKING
+    compared = set(mine.words) - _ASKING
     return all(endings.get(each) == other_endings.get(each) for each in compared)
 
 
-def _essential_words(stems: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the stems without courtesy at the ends, and without "is" after a question word."""
-    while opening := next((each for each in _OPENINGS if stems[: len(each)] == each), None):
-        stems = stems[len(opening) :]
-    while closing := next((each for each in _CLOSINGS if stems[-len(each) :] == each), None):
-        stems = stems[: -len(closing)]
-    asks = stems[:1] and stems[0] in _ASKING
-    return stems[:1] + stems[2:] if asks and stems[1:2] == ("is",) else stems
+def _wording(stems: tuple[str, ...]) -> _Wording:
+    """Divide a prompt. "is" after a question word is left out."""
+    words = stems
+    while opening := next((each for each in _OPENINGS if words[: len(each)] == each), None):
+        words = words[len(opening) :]
+    begun = stems[: len(stems) - len(words)]
+    while closing := next((each for each in _CLOSINGS if words[-len(each) :] == each), None):
+        words = words[: -len(closing)]
+    ended = stems[len(begun) + len(words) :]
+    if words[1:2] == ("is",) and words[0] in _ASKING:
+        words = words[:1] + words[2:]
+    return _Wording(begun, words, ended)
 
 
 def _endings(parse: Parse) -> dict[str, str]:
