@@ -43,6 +43,7 @@ from headstart.policies.guards.negation import MOST_EXCHANGED, negations_differ
 from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import (
     PARSE_VERSION,
+    endings_of,
     is_function_word,
     pack_parse,
     split_words,
@@ -551,7 +552,7 @@ def has_same_words(one: Parse, other: Parse) -> bool:
     courtesies = (mine.opening, theirs.opening), (mine.closing, theirs.closing)
     if any(own and others and own != others for own, others in courtesies):
         return False
-    endings, other_endings = _endings(one), _endings(other)
+    endings, other_endings = endings_of(one), endings_of(other)
     compared = set(mine.words) - _ASKING
     return all(endings.get(each) == other_endings.get(each) for each in compared)
 
@@ -568,11 +569,6 @@ def _wording(stems: tuple[str, ...]) -> _Wording:
     if words[1:2] == ("is",) and words[0] in _ASKING:
         words = words[:1] + words[2:]
     return _Wording(begun, words, ended)
-
-
-def _endings(parse: Parse) -> dict[str, str]:
-    """Return the sign of each stem's ending, as far as the parse has them."""
-    return dict(zip(dict.fromkeys(parse.stems), parse.endings, strict=False))
 
 
 def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:

@@ -648,6 +648,7 @@ def _final_e_exchanged(a: Parse, b: Parse) -> bool:
 
 
 def endings_of(parse: Parse) -> dict[str, str]:
+    """Return the sign of each stem's ending, as far as the parse has them."""
     return dict(zip(distinct(parse.stems), parse.endings, strict=False))
 
 
