@@ -191,8 +191,8 @@ class ServerSettings(Section):
     """Longest wait for the head of a request; then Headstart closes the connection. `none` sets no
     limit."""
     max_connections: Count | None = None
-    """Connections at the same time; on more of them the answer is 503. None: half of the files that
-    the process may open."""
+    """Connections at the same time; on more of them the answer is 503, but health checks are
+    answered. None: half of the files that the process may open."""
     max_concurrency: Count = 512
     """Upstream calls at the same time."""
     max_relays: Count = 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from headstart.errors import RequestError, UpstreamError
-from headstart.middleware.respond import WITH_BODY
+from headstart.middleware.respond import WITH_BODY, json_headers, plain_error, send_whole
 from headstart.observe import logger
 from headstart.policies.callers import NamesMemo
 
@@ -41,20 +42,18 @@ MAX_QUEUED_BYTES = 32 * 1024
 """Bytes kept of requests that a connection sent while one is in progress."""
 _REQUEST_BYTES = 256
 """Bytes that each request counts for in addition, so that many tiny requests are bounded, too."""
+CONNECTIONS_FOR_CHECKS = 16
+"""Connections above the limit. Of their requests, only health checks are answered."""
+_CHECKS = (b"/_headstart/health", b"/_headstart/ready")
+_FULL_BODY_S = 1.0
+"""How long the body of a refused request may take."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n"
     b"connection: close\r\n\r\n"
 )
-
-
-def _tell_full(protocol: type[BoundedHeadProtocol]) -> None:
-    """Warn once that connections are refused: no access log and no books show them."""
-    if not protocol.told_full:
-        protocol.told_full = True
-        logger.warning(
-            "%d connections are open: new ones get 503. server.max_connections sets the limit",
-            protocol.max_connections,
-        )
+_FULL_BODY = plain_error(
+    "too_many_connections", "too many connections are open: server.max_connections sets the limit"
+)
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
@@ -78,10 +77,12 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     head_timeout_s: float | None = None
     max_connections: int | None = None
-    """With more connections, a new one is answered with 503 and closed."""
+    """On more connections, each request but a health check is answered with 503."""
     told_full = False
     """Whether the log says that connections are refused."""
 
+    _is_extra = False
+    """The connection is one of ``CONNECTIONS_FOR_CHECKS``."""
     _in_head = False
     _in_body = False
     _head_bytes = 0
@@ -105,13 +106,26 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._queued: dict[RequestResponseCycle, int] = {}
         """The bytes kept of each request that waits for the one in progress."""
-        if self.max_connections is not None and len(self.connections) > self.max_connections:
+        extra = len(self.connections) - (self.max_connections or sys.maxsize)
+        if extra > 0:
             # Some descriptors are reserved for upstreams and the store. Open connections go on.
+            self._refuse_requests()
+        if extra > CONNECTIONS_FOR_CHECKS:
             transport.write(_FULL)
             transport.close()
-            _tell_full(type(self))
         else:
             self._wait()
+
+    def _refuse_requests(self) -> None:
+        """Answer only a health check, so that nobody restarts a server because it is busy."""
+        self._is_extra = True
+        self.app = partial(_answer_a_check, self.app)
+        if not type(self).told_full:
+            type(self).told_full = True  # no access log and no books show them
+            logger.warning(
+                "%d connections are open: new ones get 503. server.max_connections sets the limit",
+                self.max_connections,
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing more, and tell the request in progress (perhaps not the newest one)."""
@@ -233,7 +247,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def _should_upgrade(self) -> bool:
         """Tell whether a request becomes a WebSocket. During an answer it does not."""
         running = self._running
-        return (running is None or running.response_complete) and super()._should_upgrade()
+        is_free = running is None or running.response_complete
+        return is_free and not self._is_extra and super()._should_upgrade()
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over. This object gets no more bytes."""
@@ -281,6 +296,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        if self._is_extra:
+            cycle.keep_alive = False
         if self._queued:
             self._queued.pop(cycle, None)
         self._receive = receive = _Receive(cycle.receive)
@@ -303,6 +320,23 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             cycle.keep_alive = False
         elif not self.transport.is_closing():
             self.transport.close()
+
+
+async def _answer_a_check(
+    app: ASGI3Application, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+) -> None:
+    """Let the app answer a health check, and refuse other requests.
+
+    The body is read first: a client may not read an answer if it is cut off while it sends.
+    """
+    if scope["type"] == "http" and scope["raw_path"] in _CHECKS:
+        return await app(scope, receive, send)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FULL_BODY_S):
+            while (await receive()).get("more_body", False):
+                pass
+    headers = [*json_headers(_FULL_BODY), (b"retry-after", b"1")]
+    await send_whole(send, 503, headers, _FULL_BODY)  # type: ignore[arg-type]
 
 
 def websocket_protocol(**options: Any) -> asyncio.Protocol:

@@ -12,7 +12,7 @@ import pytest
 from headstart import HeadstartMiddleware
 from headstart.errors import RequestTimeout
 from headstart.middleware.body import read_body
-from headstart.middleware.http_protocol import BoundedHeadProtocol
+from headstart.middleware.http_protocol import CONNECTIONS_FOR_CHECKS, BoundedHeadProtocol
 from support.patience import PATIENCE_S, until
 from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, sidecar_before
 from support.scripted import ScriptedUpstream
@@ -138,23 +138,52 @@ async def test_an_answer_on_its_way_outlives_a_late_next_head() -> None:
     assert answer.endswith(b"{}")
 
 
-async def test_beyond_its_connections_the_server_refuses_and_the_others_go_on(
+def head(path: str, more: str = "") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode()
+
+
+async def test_beyond_its_connections_the_server_answers_health_checks_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with sidecar(RawUpstream(), connections=3) as url:
+    upstream = RawUpstream()
+    async with sidecar(upstream, connections=3) as url:
         kept = [await open_raw(url, ALIVE_ON) for _ in range(3)]
         for reader, _ in kept:
             assert b"alive" in await reader.readuntil(b"}")
-        refused = await closed(*await open_raw(url, b""))
-        await closed(*await open_raw(url, b""))
+        # No check asks to close the connection: the server does that.
+        alive, ready = [
+            await closed(*await open_raw(url, head(f"/_headstart/{path}")))
+            for path in ("health", "ready")
+        ]
+        refused = await closed(*await open_raw(url, post(PATHS[0], 200_000) + b" " * 200_000))
+        key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        upgrade = f"Connection: Upgrade\r\nUpgrade: websocket\r\n{key}"
+        websocket = await closed(*await open_raw(url, head("/v1/realtime", upgrade)))
         for reader, writer in kept:
             writer.write(ALIVE)
             assert b"alive" in await closed(reader, writer)
         assert b"alive" in await ask_raw(url, ALIVE)
-    assert refused.startswith(b"HTTP/1.1 503")
+        assert upstream.requests == []
+    assert alive.startswith(b"HTTP/1.1 200")
+    assert b'"status":"ready"' in ready
+    for answer in (refused, websocket):
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in answer
+        assert (
+            "server.max_connections"
+            in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
+        )
     assert caplog.messages == [
         "3 connections are open: new ones get 503. server.max_connections sets the limit"
     ]
+
+
+async def test_connections_for_checks_are_few() -> None:
+    async with sidecar(RawUpstream(), connections=1) as url:
+        kept = [await open_raw(url, b"") for _ in range(1 + CONNECTIONS_FOR_CHECKS)]
+        assert (await closed(*await open_raw(url, b""))).startswith(b"HTTP/1.1 503")
+        for _, writer in kept:
+            writer.close()
 
 
 # --- bodies ----------------------------------------------------------------------------------
