@@ -20,7 +20,7 @@ import msgspec
 from headstart.cli.data_sources import settings_to_read
 from headstart.cli.options import JSON, command, config_field, flag, print_json
 from headstart.cli.serve import ServeOptions, chosen_settings
-from headstart.config.checks import billing_note, listing_note, notes_on
+from headstart.config.checks import billing_note, listing_note, notes_on, unset_variables
 from headstart.config.loading import load_settings
 from headstart.config.providers import NO_UPSTREAM, model_at, model_table, price_at, sends_no_bill
 from headstart.config.strategies import strategy_of
@@ -162,15 +162,9 @@ def _print(report: ConfigReport, live: Sequence[LiveResult]) -> None:
 
 def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the reasons why ``serve`` could not start here, found without starting it."""
-    token = settings.server.admin_token_env
-    if token is not None and not environ.get(token):
-        yield f"server.admin_token_env names {masked_variable(token)}, which is not set"
+    yield from unset_variables(settings, environ)
     for upstream in settings.upstream:
         yield from _problem_in(cloud_access, upstream, environ)
-        for variable in upstream.key_variables:
-            if not environ.get(variable):
-                shown = masked_variable(variable)
-                yield f"upstream {upstream.name!r} names {shown}, which is not set"
     for read in (_read_certificates, _read_encoder, _read_state, _find_record, _find_store):
         yield from _problem_in(read, settings)
     yield from _problem_in(_read_encryption_key, settings.cache, environ)

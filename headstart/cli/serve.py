@@ -17,7 +17,7 @@ import msgspec
 
 from headstart.cli.options import command, config_field, option, print_line, setting, upstream_field
 from headstart.cli.reload import ReloadOnSignal, survive_hangups
-from headstart.config.checks import billing_note, checked, ignored_proxy, notes_on
+from headstart.config.checks import billing_note, checked, ignored_proxy, notes_on, unset_variables
 from headstart.config.loading import load_settings
 from headstart.config.names import hint
 from headstart.config.providers import discover, model_table, preset, providers
@@ -110,6 +110,9 @@ def serve(options: ServeOptions) -> None:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
+
+    if unset := list(unset_variables(settings, os.environ)):
+        raise ConfigError("\n".join(unset))
 
     def load() -> Settings:
         try:

@@ -27,7 +27,14 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING, KEY_HEADERS
 from headstart.errors import ConfigError
 from headstart.interfaces import STORE_SCHEMES, STORES
-from headstart.settings import CacheSettings, JudgeInCode, Settings, Strategy, masked_url
+from headstart.settings import (
+    CacheSettings,
+    JudgeInCode,
+    Settings,
+    Strategy,
+    masked_url,
+    masked_variable,
+)
 from headstart.sockets import is_loopback_host
 from headstart.types import is_pattern
 
@@ -69,6 +76,21 @@ def ignored_proxy(settings: Settings, environ: Mapping[str, str]) -> str | None:
             if (found := next(filter(environ.get, names), None)) is not None:
                 return found
     return None
+
+
+def unset_variables(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a problem for each variable that a setting names and that is not set."""
+    token = settings.server.admin_token_env
+    if token is not None and not environ.get(token):
+        yield f"server.admin_token_env: the variable {masked_variable(token)} is not set"
+    for upstream in settings.upstream:
+        for variable in upstream.key_variables:
+            if not environ.get(variable):
+                shown = masked_variable(variable)
+                yield (
+                    f"upstream {upstream.name!r}: the variable {shown} "
+                    "(upstream.api_key_env) is not set"
+                )
 
 
 def _key_notes(settings: Settings) -> Iterator[str]:

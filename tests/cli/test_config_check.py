@@ -139,7 +139,9 @@ def test_every_key_that_is_not_set_is_a_problem(
     assert check("--config", file, "--json") == 1
     report = json.loads(capsys.readouterr().out)
     assert report["valid"] is False
-    assert report["problems"] == ["upstream 'together' names TOGETHER_API_KEY, which is not set"]
+    assert report["problems"] == [
+        "upstream 'together': the variable TOGETHER_API_KEY (upstream.api_key_env) is not set"
+    ]
     assert [each["keys"] for each in report["upstreams"]] == [
         {"GROQ_API_KEY": True},
         {"TOGETHER_API_KEY": False},
@@ -156,7 +158,7 @@ def test_a_key_that_is_taken_for_a_name_is_not_shown(
     assert check("--config", str(path)) == 1
     assert check("--config", str(path), "--json") == 1
     shown = "".join(capsys.readouterr())
-    assert "upstream 'groq' names ***, which is not set" in shown
+    assert "upstream 'groq': the variable *** (upstream.api_key_env) is not set" in shown
     assert "Secret" not in shown
 
 

@@ -170,7 +170,7 @@ def test_a_missing_key_is_a_problem_and_a_short_one_a_warning(
     code, findings = examined(capsys)
     assert code == 1
     assert about(findings, "keys") == [
-        ("problem", "upstream 'p' names P_KEY, which is not set"),
+        ("problem", "upstream 'p': the variable P_KEY (upstream.api_key_env) is not set"),
         ("warning", "the key of a caller has fewer than 16 characters"),
     ]
     assert "short" not in str(findings).replace("shorter", "")

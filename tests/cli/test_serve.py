@@ -370,6 +370,7 @@ def test_its_limits_for_unfinished_requests_are_in_force(tmp_path: Path, free_po
                 open_ones = [
                     several.enter_context(socket.create_connection(address, 20)) for _ in range(3)
                 ]
+                open_ones[2].sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert open_ones[2].recv(100).startswith(b"HTTP/1.1 503")
         finally:
             process.kill()
@@ -494,6 +495,10 @@ def test_serve_says_when_prompts_are_recorded() -> None:
     )
 
 
+NO_KEYS = """upstream 'groq': the variable GROQ_API_KEY (upstream.api_key_env) is not set
+upstream 'together': the variable TOGETHER_API_KEY (upstream.api_key_env) is not set"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -502,7 +507,7 @@ def test_serve_says_when_prompts_are_recorded() -> None:
         (["--upstream", "http://127.0.0.1:9", "--store", "sqlite:///damaged.db"], "cache.store"),
         (["--upstream", "http://127.0.0.1:9", "--port", "{taken}"], "--port"),
         (["--config", "missing.toml"], "missing.toml"),
-        (["--race", "groq,together"], "GROQ_API_KEY (upstream.api_key_env) is not set"),
+        (["--race", "groq,together"], NO_KEYS),
     ],
 )
 def test_serve_names_the_reason_why_it_cannot_start(

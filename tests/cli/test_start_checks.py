@@ -65,7 +65,7 @@ def test_a_token_that_is_not_set_is_found_and_no_likely_key_is_shown(tmp_path: P
     settings = load_settings(file_with(toml.format("ADMIN_TOKEN"), tmp_path), {})
     assert list(start_problems(settings, {"ADMIN_TOKEN": "t"})) == []
     [problem] = start_problems(settings, {})
-    assert problem == "server.admin_token_env names ADMIN_TOKEN, which is not set"
+    assert problem == "server.admin_token_env: the variable ADMIN_TOKEN is not set"
     settings = load_settings(file_with(toml.format("hf_secret"), tmp_path), {})
     [problem] = start_problems(settings, {})
     assert "hf_secret" not in problem
