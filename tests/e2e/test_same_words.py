@@ -114,3 +114,44 @@ async def test_where_the_instructions_ask_for_a_translation_courtesy_is_part_of_
         reply = await ask(running, path, COURTEOUS, stream=False, **fields)
         assert "fwd=miss" in reply.verdict
         assert running.provider.calls == 2
+
+
+def conversation(topic: str, question: str) -> dict[str, Any]:
+    """A chat whose last question is about the topic of the first one."""
+    turns = [f"Tell me about the {topic}.", f"The {topic} is for sale.", question]
+    roles = ("user", "assistant", "user")
+    messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
+    return {"model": "m", "messages": messages}
+
+
+async def test_in_a_conversation_courtesy_is_a_hit_only_after_the_same_turns() -> None:
+    async with sidecar(cache={"cold_start": "strict"}) as running:
+
+        async def verdict(topic: str, question: str) -> str:
+            body = conversation(topic, question)
+            headers = {"authorization": "Bearer k"}
+            address = f"{running.url}/v1/chat/completions"
+            async with running.session.post(address, json=body, headers=headers) as response:
+                return (await reply_of(response)).verdict
+
+        await verdict("red bicycle", "How much does it cost?")
+        await running.indexed(1)
+        assert "fwd=miss" in await verdict("blue car", "How much does it cost, please?")
+        await running.indexed(2)
+        for topic in ("red bicycle", "blue car"):
+            assert "hit; " in await verdict(topic, "Hi, how much does it cost please?")
+        assert running.provider.calls == 2
+
+
+@pytest.mark.parametrize(("field", "known", "asked"), [("order", 17, 18), ("locale", "en", "de")])
+async def test_in_json_courtesy_is_no_hit_beside_another_field(
+    field: str, known: object, asked: object
+) -> None:
+    path = "/v1/chat/completions"
+    async with sidecar(cache={"cold_start": "strict"}) as running:
+        prompt = json.dumps({"question": QUESTION, field: known})
+        await ask(running, path, prompt, stream=False)
+        await running.indexed(1)
+        prompt = json.dumps({"question": COURTEOUS, field: asked})
+        reply = await ask(running, path, prompt, stream=False)
+    assert "fwd=miss" in reply.verdict
