@@ -16,14 +16,13 @@ from headstart.policies.learned_rule import error_limit as constants
 from headstart.policies.learned_rule.domain import Domain, SnapshotError
 from headstart.policies.learned_rule.error_limit import (
     EXACT_JUDGE,
-    MEMORY,
     MIN_LABELS,
-    MOST_ENTRY_STATS,
     STRICT,
     ErrorLimit,
     expected_hit_rate,
 )
 from headstart.policies.learned_rule.features import (
+    MOST_ENTRY_STATS,
     NAMES,
     VERSION,
     EntryStats,
@@ -32,7 +31,13 @@ from headstart.policies.learned_rule.features import (
     pack_features,
     unpack_features,
 )
-from headstart.policies.learned_rule.threshold import Alarm, no_memory, remember_rows
+from headstart.policies.learned_rule.threshold import (
+    MEMORY,
+    PRINCIPAL_SHARE,
+    Alarm,
+    no_memory,
+    remember_rows,
+)
 
 ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
 SETTLED = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")
@@ -451,7 +456,7 @@ def test_memory_is_bounded_and_no_principal_fills_it() -> None:
     for _ in range(100):
         memory = remember_rows(memory, [row(99)] * 50)
     assert len(memory) <= MEMORY
-    assert (memory.principal == 99).sum() <= MEMORY * constants.PRINCIPAL_SHARE
+    assert (memory.principal == 99).sum() <= MEMORY * PRINCIPAL_SHARE
 
 
 def test_a_single_principal_may_fill_the_memory() -> None:

@@ -573,14 +573,8 @@ def _owners_differ(a: Parse, b: Parse) -> bool:
 
 
 def _owners(parse: Parse) -> dict[str, set[str]]:
+    """Return the things that a prompt says are someone's, with their owners."""
     owners: dict[str, set[str]] = {}
-    for thing, owner in _owned(parse):
-        owners.setdefault(thing, set()).add(owner)
-    return owners
-
-
-def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
-    """Yield the things that a prompt says are someone's, with their owners."""
     for place, word in enumerate(parse.stems):
         owner = _OWNERS.get(word)
         if owner is None:
@@ -593,7 +587,8 @@ def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
                 owner = thing
             thing = candidate
         if thing is not None:
-            yield thing, owner
+            owners.setdefault(thing, set()).add(owner)
+    return owners
 
 
 def _narrowed(a: Parse, b: Parse) -> bool:
