@@ -17,12 +17,12 @@ from headstart.policies.learned_rule.domain import Domain, SnapshotError
 from headstart.policies.learned_rule.error_limit import (
     EXACT_JUDGE,
     MIN_LABELS,
+    MOST_ENTRY_STATS,
     STRICT,
     ErrorLimit,
     expected_hit_rate,
 )
 from headstart.policies.learned_rule.features import (
-    MOST_ENTRY_STATS,
     NAMES,
     VERSION,
     EntryStats,

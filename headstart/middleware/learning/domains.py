@@ -20,8 +20,7 @@ from headstart.decisions import Label, Rule
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, Observer, StageFailed, logger
 from headstart.policies.learned_rule.domain import Domain, LabelEffect, SnapshotError
-from headstart.policies.learned_rule.error_limit import Trust
-from headstart.policies.learned_rule.features import MOST_ENTRY_STATS
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS, Trust
 from headstart.policies.match import Veto, Vetoes
 from headstart.types import Frozen
 

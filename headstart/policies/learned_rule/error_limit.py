@@ -297,6 +297,8 @@ REPEAT_SCORE = 2.0
 whose answers always differ, such as stories, have lower ones. If they were asked twice, too, the
 judge would seem to err more than it does on hits: with 10 % of such topics, 3.8 % of the other hits
 were wrong at a target of 2 %, in place of 1.9 %."""
+MOST_ENTRY_STATS = 10_000
+"""Most entries whose answer group and offset are remembered."""
 
 SOFT_GUARDS = frozenset({"substitution"})
 """Guards that veto only at cold start, until enough of the pairs that they veto had equal answers

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from headstart.policies.guards.words import PARSE_VERSION, Parse, distinct, unit_rows
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS, JudgeNoise
 from headstart.types import Frozen, words_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import Neighbor, RankedNeighbor
-    from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 VERSION = f"verified-1.{PARSE_VERSION}"
 """The version of features. Change it whenever a feature or a guard changes its meaning; older
@@ -62,8 +62,6 @@ FORGETTING = 0.9998
 """The factor by which old labels lose weight, so that the model follows slow drift."""
 LEAST_WEIGHT = 1e-4
 """Least weight of a label."""
-MOST_ENTRY_STATS = 10_000
-"""Most entries whose answer group and offset are remembered."""
 _TEMPERATURE = 0.05
 """The temperature of the neighbours' vote: a neighbour that is 0.05 less similar counts a third."""
 _CROWD = 5
