@@ -22,8 +22,9 @@ from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, Rank
 from headstart.policies.guards.negation import exchanged_maxsim
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.learned_rule.domain import Domain, redraw_curve
-from headstart.policies.learned_rule.error_limit import MEMORY, MOST_ENTRY_STATS, ErrorLimit
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS, ErrorLimit
 from headstart.policies.learned_rule.features import unpack_features
+from headstart.policies.learned_rule.threshold import MEMORY
 from headstart.policies.match import VerifiedMatch
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import pkgutil
 import shutil
 import tempfile
 import warnings
@@ -42,44 +43,10 @@ log = logging.getLogger(__name__)
 
 MINIMUM_COSINE = 0.99
 
-PROMPTS = (
-    "hi",
-    "What is the capital of Portugal?",
-    "how do i reset my password",
-    "HOW DO I RESET MY PASSWORD??",
-    "Cancel my subscription.",
-    "Don't cancel my subscription.",
-    "Convert 72 degrees Fahrenheit to Celsius",
-    "What is 15% of 240?",
-    "Explain the difference between TCP and UDP to a ten year old.",
-    "Which trains run from Lyon to Geneva on Sunday morning?",
-    "Which trains run from Geneva to Lyon on Sunday morning?",
-    "Write a haiku about autumn rain on a tin roof.",
-    "Traceback: KeyError: 'user_id' in handlers/login.py line 42. What is wrong?",
-    "SELECT name, SUM(total) FROM orders GROUP BY name HAVING SUM(total) > 100;",
-    "def add(a, b):\n    return a + b\n\nAdd type hints and a docstring to this function.",
-    "Is it safe to take ibuprofen and paracetamol at the same time?",
-    "My order #48-1173 arrived broken, I want a refund or a replacement by Friday!",
-    "Translate 'the library closes at nine' into Spanish, French and Italian.",
-    "Wie spät ist es in Tokio, wenn es in Berlin Mittag ist?",
-    "¿Cuánto cuesta enviar un paquete de dos kilos a Argentina?",
-    "List five vegetarian dinners that take under thirty minutes, with their ingredients.",
-    "Who wrote the first published computer program, and for which machine was it meant?",
-    (
-        "Summarise: The committee met on Tuesday, approved the budget for the new bridge, "
-        "postponed the vote on parking fees, and asked the engineers for a second opinion on "
-        "the foundations."
-    ),
-    (
-        "You are planning a week in northern Norway in late September for two adults who like long "
-        "walks, small museums and simple food, who will not drive after dark, and who must be back "
-        "in Tromsø by noon on Saturday. Propose a route with one overnight stop per day, say how "
-        "long each drive takes in good weather, name one walk for dry days and one museum for wet "
-        "days at every stop, and finish with a packing list that fits two small rucksacks."
-    ),
-)
-"""Short and long prompts, formal and informal ones, with code, numbers and other languages. They
-must never change."""
+PROMPTS = msgspec.toml.decode(
+    pkgutil.get_data(__name__, "export_prompts.toml") or b"", type=dict[str, tuple[str, ...]]
+)["prompts"]
+"""Short and long prompts. They must never change."""
 
 
 class Fidelity(Frozen):

@@ -233,11 +233,6 @@ def _is_sampled(request: ChatRequest) -> bool:
     return settings.get("temperature") != 0 and settings.get("seed") is None
 
 
-def _word(value: object) -> str:
-    """Return a name; "" for a value that is not a string."""
-    return value if isinstance(value, str) else ""
-
-
 def _is_flagged(moderation: object) -> bool:
     """Look for ``flagged: true`` at any depth, as its place differs by provider."""
     if isinstance(moderation, dict):
@@ -311,7 +306,8 @@ def _refuse_content(choice: Choice, form: RequestForm, *, replays: bool) -> str 
     if choice.extra.get("audio") is not None:
         return "audio"
     for block in choice.extra.get(CONTENT_BLOCKS, ()):
-        if _word(block.get("type", "text")) not in form.own_blocks:
+        kind = block.get("type", "text")
+        if not (isinstance(kind, str) and kind in form.own_blocks):
             return "hosted-tools"
     # a hosted search leaves its sources here even when the request did not name a tool
     sources = (choice.extra.get("annotations"), *map(choice.beside.get, form.sources))

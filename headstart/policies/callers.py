@@ -32,7 +32,7 @@ from headstart.errors import OverLimit
 from headstart.types import Charge, Charged, Headers, read_vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from headstart.policies.cost import Price
     from headstart.settings import ClientLimits
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 # --- what headers say about the caller ------------------------------------------------------------
 
 _VOCABULARY = read_vocabulary(__name__)
+K = TypeVar("K", bound="Collection[object]")
 T = TypeVar("T")
 MEMO_NAMES = 1024
 MOST_NAMES, NAMES_BYTES = 64, 2048
@@ -49,38 +50,37 @@ LONGEST_NAME = 1024
 """A longer name, or key, is not remembered, because callers choose the names of headers."""
 
 
-class NameMemo(dict[bytes, T]):
-    """Remembers the result of a function for each header name, or for each key."""
+class _BoundedMemo(dict[K, T]):
+    """Remembers the result of a function for each key that is not too long."""
 
-    def __init__(self, judge: Callable[[bytes], T]) -> None:
+    def __init__(self, judge: Callable[[K], T]) -> None:
         self._judge = judge
 
-    def __missing__(self, name: bytes) -> T:
-        said = self._judge(name)
-        if len(name) <= LONGEST_NAME:
+    def __missing__(self, key: K) -> T:
+        said = self._judge(key)
+        if self._is_kept(key):
             if len(self) >= MEMO_NAMES:
                 self.clear()
-            self[name] = said
+            self[key] = said
         return said
 
+    def _is_kept(self, key: K) -> bool:
+        return len(key) <= LONGEST_NAME
 
-class NamesMemo(dict[tuple[bytes, ...], T]):
+
+class NameMemo(_BoundedMemo[bytes, T]):
+    """Remembers the result of a function for each header name, or for each key."""
+
+
+class NamesMemo(_BoundedMemo[tuple[bytes, ...], T]):
     """Remembers the result of a function for the names of all headers of an answer, in their order.
 
     The answers of a provider mostly have the same headers in the same order. So what follows from
     the names is worked out once, and not for each header of each answer.
     """
 
-    def __init__(self, judge: Callable[[tuple[bytes, ...]], T]) -> None:
-        self._judge = judge
-
-    def __missing__(self, names: tuple[bytes, ...]) -> T:
-        said = self._judge(names)
-        if len(names) <= MOST_NAMES and sum(map(len, names)) <= NAMES_BYTES:
-            if len(self) >= MEMO_NAMES:
-                self.clear()
-            self[names] = said
-        return said
+    def _is_kept(self, key: tuple[bytes, ...]) -> bool:
+        return len(key) <= MOST_NAMES and sum(map(len, key)) <= NAMES_BYTES
 
 
 def picker(places: Sequence[int]) -> Callable[[tuple[T, ...]], tuple[T, ...]]:

@@ -342,7 +342,8 @@ def _fresh_s(headers: Headers, directives: Mapping[bytes, list[bytes]], now: flo
 
     An answer with a value that cannot be read is stale. Of two different values the smaller counts.
     """
-    made_at = _made_at(headers, now)
+    dates = (_moment(value) for name, value in headers if name == b"date")
+    made_at = next((date for date in dates if date is not None), now)
     ages = [delta_seconds(value.strip()) for name, value in headers if name == b"age"]
     age_s = max([0.0, now - made_at, *ages])  # section 4.2.3
     for name in (b"s-maxage", b"max-age"):
@@ -353,11 +354,6 @@ def _fresh_s(headers: Headers, directives: Mapping[bytes, list[bytes]], now: flo
         return None
     ends = [0.0 if end is None else end for end in expires]
     return min(ends) - made_at - age_s
-
-
-def _made_at(headers: Headers, now: float) -> float:
-    dates = [_moment(value) for name, value in headers if name == b"date"]
-    return next((date for date in dates if date is not None), now)
 
 
 def _moment(value: bytes) -> float | None:

@@ -157,29 +157,12 @@ class GateCounts(Frozen, frozen=True):
     hit_share: float = FIRST_HIT_SHARE
     """The share of the encoded questions that were hits lately, without the sampled ones."""
 
-    def gate(
-        self,
-        least: float,
-        *,
-        passing: float = 1.0,
-        refusal: str | None = None,
-        rule: int = 0,
-        equal: float = 0.0,
-        by_chance: float = 0.0,
-        same_words: bool = False,
-    ) -> Gate:
-        """Return a gate with the share of the questions below it that are encoded nevertheless."""
+    def share_below(
+        self, least: float, rule: int = 0, equal: float = 0.0, by_chance: float = 0.0
+    ) -> float:
+        """Return the share of the questions below a gate that are encoded nevertheless."""
         count = min(self._fruitless_below(least, rule, equal, by_chance), MOST_FRUITLESS)
-        return Gate(
-            least=least,
-            share=GATE_SAMPLE * HALVED_AFTER / (HALVED_AFTER + count),
-            passing=passing,
-            refusal=refusal,
-            rule=rule,
-            equal=equal,
-            by_chance=by_chance,
-            same_words_from=HIGHEST if same_words else inf,
-        )
+        return GATE_SAMPLE * HALVED_AFTER / (HALVED_AFTER + count)
 
     def _fruitless_below(self, least: float, rule: int, equal: float, by_chance: float) -> int:
         """Return the fruitless samples that say something about the questions below a gate.
@@ -292,7 +275,7 @@ def gate_of(
     gate is the upper end of the highest closed range. ``same_words``: the domain serves pairs with
     the same words, and nothing else.
     """
-    gate = OPEN
+    least = OPEN
     seen_from_here_up = equal_from_here_up = reached = equal_reached = 0.0
     discernment = 1 - noise.false_agree - noise.false_disagree
     compared, same = (*labels.compared, labels.compared_above), (*labels.same, labels.same_above)
@@ -307,29 +290,31 @@ def gate_of(
             if learned:
                 share = min(share, (max(equal_here, 0.0) + UNKNOWN) / (seen_here + 1))
             if share < WORTH:
-                gate = LOWEST + (place + 1) * WIDTH
+                least = LOWEST + (place + 1) * WIDTH
                 break
         reached += seen_here
         equal_reached += equal_here
     if least_served is not None:
-        gate = max(gate, min(least_served - MARGIN, HIGHEST))
+        least = max(least, min(least_served - MARGIN, HIGHEST))
     if learned:
-        gate = max(gate, LOWEST)
-    if gate != OPEN:
-        gate = max(gate - counts.lowered, LOWEST)
+        least = max(least, LOWEST)
+    if least != OPEN:
+        least = max(least - counts.lowered, LOWEST)
     passing = 1.0
-    if rule == NOTHING_SERVED and gate >= FEW_NEAR:
+    if rule == NOTHING_SERVED and least >= FEW_NEAR:
         hope = (max(equal_reached, 0.0) + UNKNOWN) / (reached + 1)
         passing = min(max(hope / HOPEFUL, LEAST_PASSING), 1.0)
-    closed = max(int((gate - LOWEST) / WIDTH + 0.001), 0)  # a range ends where the next begins
-    return counts.gate(
-        gate,
+    closed = max(int((least - LOWEST) / WIDTH + 0.001), 0)  # a range ends where the next begins
+    equal, by_chance = sum(labels.same[:closed]), noise.false_agree * sum(labels.compared[:closed])
+    return Gate(
+        least=least,
+        share=counts.share_below(least, rule, equal, by_chance),
         passing=passing,
         refusal=refusal,
         rule=rule,
-        equal=sum(labels.same[:closed]),
-        by_chance=noise.false_agree * sum(labels.compared[:closed]),
-        same_words=same_words,
+        equal=equal,
+        by_chance=by_chance,
+        same_words_from=HIGHEST if same_words else inf,
     )
 
 

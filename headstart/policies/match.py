@@ -31,6 +31,7 @@ import numpy as np
 
 from headstart.decisions import (
     Encoding,
+    Gate,
     HistoryComparison,
     LabelSource,
     Rule,
@@ -59,7 +60,7 @@ from headstart.types import words_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from headstart.decisions import Gate, Label, MatchContext, RankedNeighbor
+    from headstart.decisions import Label, MatchContext, RankedNeighbor
     from headstart.policies.guards.words import Parse
     from headstart.policies.learned_rule.domain import Domain
     from headstart.types import CacheKey, Turn
@@ -388,7 +389,8 @@ class StaticMatch(GuardedMatch):
     def gate(self, context: MatchContext) -> Gate:
         """Return which questions are worth encoding."""
         counts = self._gates.of(context)
-        return counts.gate(self.minimum - MARGIN - counts.lowered)
+        least = self.minimum - MARGIN - counts.lowered
+        return Gate(least=least, share=counts.share_below(least))
 
     def compare(
         self,
@@ -500,9 +502,8 @@ class VerifiedMatch(GuardedMatch):
         tenant: str = "",
     ) -> HistoryComparison:
         """Compare two histories. With a lax error target, one may contain more than the other."""
-        target = self.error_limit.max_error if max_error is None else max_error
-        target = min(target, self.error_limit.max_error)
-        additions = target >= ADDITIONS_FROM
+        own = self.error_limit.max_error
+        additions = (own if max_error is None else min(max_error, own)) >= ADDITIONS_FROM
         return compare_histories(one, other, self.any_veto, additions=additions, tenant=tenant)
 
     def judge(
@@ -603,9 +604,8 @@ def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:
 
 def _veto_doubtful(domain: Domain, score: float, max_error: float | None) -> str | None:
     """Veto a pair that the domain's model doubts, while many near misses had other answers."""
-    own = domain.error_limit.max_error
-    target = own if max_error is None else min(max_error, own)
-    return "doubtful" if score < least_score(target, domain.trust) else None
+    least = least_score(domain.target(max_error), domain.trust)
+    return "doubtful" if score < least else None
 
 
 def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:

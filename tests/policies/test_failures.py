@@ -303,6 +303,12 @@ def test_a_refusal_without_a_readable_body_is_judged_by_its_status() -> None:
     assert failure_of(error, NOW).kind is K.OVERLOADED
 
 
+def test_a_refusal_that_quotes_half_of_a_character_is_read() -> None:
+    body = rb'{"error": {"message": "prompt is too long: \ud83d", "type": "invalid_request_error"}}'
+    error = UpstreamRefused("refused", status=400, headers=(), body=body, code="upstream_error")
+    assert failure_of(error, NOW).kind is K.CONTEXT_TOO_LONG
+
+
 def test_an_error_that_names_its_kind_is_of_that_kind() -> None:
     assert failure_of(UpstreamProtocolError("x", kind="empty"), NOW) == failure(K.EMPTY)
     assert failure_of(UpstreamTimeout("x", kind="silent"), NOW) == failure(K.SILENT)

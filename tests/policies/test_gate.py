@@ -6,6 +6,7 @@ import math
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from headstart.decisions import GATE_SAMPLE, Gate, MatchContext
 from headstart.policies.gate import (
@@ -76,7 +77,7 @@ def fruitless(count: int, gate: Gate = GATE, counts: GateCounts | None = None) -
 
 
 def share(counts: GateCounts, gate: Gate = GATE) -> float:
-    return counts.gate(gate.least, rule=gate.rule, equal=gate.equal).share
+    return counts.share_below(gate.least, gate.rule, gate.equal)
 
 
 def after(counts: GateCounts, hits: int, found: int) -> GateCounts:
@@ -213,7 +214,7 @@ def test_the_measured_loss_decides(lost: float, lowered: bool) -> None:
         if random.random() >= lost:
             counts = noted(counts, sampled=False)
         elif random.random() < share(counts):
-            counts = noted(counts, sampled=True, gate=counts.gate(GATE.least))
+            counts = noted(counts, sampled=True, gate=replace(GATE, share=share(counts)))
     assert (counts.lowered > 0.05) is lowered
 
 
@@ -356,7 +357,7 @@ def test_neither_a_gate_that_hardly_moved_nor_halved_counts_restore_the_full_sam
 
 def test_a_found_hit_counts_for_as_many_questions_as_its_share_told_at_its_draw() -> None:
     counts = fruitless(150, counts=GateCounts(hits=100_000.0))
-    counts = noted(counts, sampled=True, gate=counts.gate(GATE.least))
+    counts = noted(counts, sampled=True, gate=replace(GATE, share=share(counts)))
     assert counts.missed == pytest.approx(1 / LEAST_SAMPLE)
     counts = noted(counts, sampled=True, gate=GATE)
     assert counts.missed == pytest.approx(1 / LEAST_SAMPLE + 1 / GATE_SAMPLE)
@@ -369,7 +370,7 @@ def test_the_estimate_of_the_lost_hits_is_right_on_average_though_the_share_chan
     for _ in range(questions):
         served = random.random() < 0.01
         lost += served
-        gate = counts.gate(GATE.least)
+        gate = replace(GATE, share=share(counts))
         if random.random() < gate.share:
             sampled += 1
             counts = noted(counts, sampled=True, served=served, gate=gate)
@@ -385,7 +386,7 @@ def test_hits_that_come_below_the_gate_later_lower_it(hits_below: float) -> None
         counts, number = fruitless(1000), 0
         while not counts.lowered:
             number += 1
-            gate = counts.gate(GATE.least)
+            gate = replace(GATE, share=share(counts))
             if random.random() < gate.share:
                 served = random.random() < hits_below
                 counts = noted(counts, sampled=True, served=served, gate=gate)

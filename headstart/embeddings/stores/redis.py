@@ -1,8 +1,8 @@
 """Entries in Redis (7 or newer) or Valkey, shared by any number of nodes.
 
-Each write is one script, so nodes agree about replaced and evicted entries. Timeouts are short, and
-for one second after a timeout all calls fail at once. So a Redis that does not answer hardly delays
-requests.
+Each write is one script of the folder ``redis_scripts``, so nodes agree about replaced and evicted
+entries. Timeouts are short, and for one second after a timeout all calls fail at once. So a Redis
+that does not answer hardly delays requests.
 
 All keys have the same prefix, so a cluster keeps them on one node:
 
@@ -40,6 +40,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import pkgutil
 import secrets
 import time
 from dataclasses import KW_ONLY, dataclass, field
@@ -94,6 +95,11 @@ if TYPE_CHECKING:
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
 
 
+def _script(name: str) -> str:
+    """Return a script of the folder ``redis_scripts``. Its first lines tell its arguments."""
+    return (pkgutil.get_data(__name__, f"redis_scripts/{name}.lua") or b"").decode()
+
+
 # --- leases and messages of processes -------------------------------------------------------------
 
 LEASE_MS = 3000
@@ -101,43 +107,9 @@ LEASE_MS = 3000
 CHECK_S = 1.0
 """The shortest time between two checks that other processes can reach this one, in seconds."""
 
-FIND_OR_LEASE = """
-local id = redis.call('GET', KEYS[1] .. 'exact:' .. ARGV[1])
-local value = id and redis.call('HGET', KEYS[1] .. 'entry:' .. id, 'value')
-if value then return {value} end
-local lease = KEYS[1] .. 'lease:' .. ARGV[2]
-local held = redis.call('HMGET', lease, 'owner', 'token')
-if held[1] and held[2] ~= ARGV[5] then return {false, held[1], held[2]} end
-if ARGV[3] == '' then return {false} end
-local place = redis.pcall('XADD', KEYS[1] .. 'tokens', 'MAXLEN', 1, '*', '', '')
-if place.err then return {false} end
-local ms, number = string.match(place, '(%d+)-(%d+)')
-local token = string.format('%.0f', ms * 1024 + number)
-redis.call('HSET', lease, 'owner', ARGV[3], 'token', token)
-redis.call('PEXPIRE', lease, ARGV[4])
-return {false, ARGV[3], token}
-"""
-"""KEYS: prefix. ARGV: exact key, name, address ("": take no lease), TTL in ms, and the token of a
-lease to replace, or 0. Returns the envelope of the entry. Without an entry it returns nil, the
-owner and the token of the lease. It returns only nil if there is no lease and none was taken: the
-caller wanted none, or the server accepts no writes now."""
-
-RENEW = """
-for place = 2, #ARGV, 2 do
-    local lease = KEYS[1] .. 'lease:' .. ARGV[place]
-    if redis.call('HGET', lease, 'token') == ARGV[place + 1] then
-        redis.call('PEXPIRE', lease, ARGV[1])
-    end
-end
-"""
-"""KEYS: prefix. ARGV: TTL in ms, then name and token of each lease."""
-
-RELEASE = """
-local lease = KEYS[1] .. 'lease:' .. ARGV[1]
-if redis.call('HGET', lease, 'token') == ARGV[2] then redis.call('DEL', lease) end
-"""
-"""KEYS: prefix. ARGV: name and token."""
-
+FIND_OR_LEASE = _script("find_or_lease")
+RENEW = _script("renew")
+RELEASE = _script("release")
 LEASE_SCRIPTS = (FIND_OR_LEASE, RENEW, RELEASE)
 
 
@@ -223,222 +195,21 @@ class RedisExchange:
             raise StoreError("the master of our keys has changed")
 
 
-# --- scripts of the store -------------------------------------------------------------------------
+# --- the store's keys and scripts -----------------------------------------------------------------
 
 PREFIX = "{headstart}:"
 SCHEMA_VERSION = 1
 PAUSE_S = 1.0
 """The time after a timeout in which all calls fail at once, in seconds."""
 
-OPEN = """
-local log = KEYS[1] .. 'log'
-
-local function once(name, value)
-    local found = redis.call('GET', KEYS[1] .. name)
-    if not found then redis.call('SET', KEYS[1] .. name, value) end
-    return found or value
-end
-
-local schema, secret = once('schema', ARGV[1]), once('secret', ARGV[2])
-if redis.call('EXISTS', log) == 0 then redis.call('XADD', log, '*', 'deleted', '') end
-local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
-return {schema, secret, last[1][1], redis.REDIS_VERSION or ''}
-"""
-"""KEYS: prefix. ARGV: schema version, random bytes. Returns schema, secret, the log's end, and the
-server's version ("" before Redis 7). It writes only missing keys, so it also works on a server that
-accepts no writes."""
-
-FIND = """
-local id = redis.call('GET', KEYS[1] .. 'exact:' .. ARGV[1])
-return id and redis.call('HGET', KEYS[1] .. 'entry:' .. id, 'value')
-"""
-"""KEYS: prefix. ARGV: exact key. Returns the entry's envelope or nil."""
-
-APPEND = """
-local prefix, args = KEYS[1], cmsgpack.unpack(ARGV[1])
-local order, used, expires = prefix .. 'order', prefix .. 'used', prefix .. 'expires'
-local sizes, bytes, log = prefix .. 'sizes', prefix .. 'bytes', prefix .. 'log'
-
-local function note(field, id)
-    return redis.call('XADD', log, 'MAXLEN', '~', args.log_rows, '*', field, id)
-end
-
-local function remove(id)
-    local size = redis.call('HGET', sizes, id)
-    if not size then return end
-    local exact = redis.call('HGET', prefix .. 'entry:' .. id, 'exact')
-    if exact then redis.call('DEL', prefix .. 'exact:' .. exact) end
-    redis.call('DEL', prefix .. 'entry:' .. id)
-    for _, set in ipairs({order, used, expires}) do redis.call('ZREM', set, id) end
-    redis.call('HDEL', sizes, id)
-    redis.call('DECRBY', bytes, size)
-    note('deleted', id)
-end
-
-local function write(entry, record)
-    redis.call('HSET', entry, 'exact', record.exact, 'partition', record.partition,
-        'encoder', record.encoder, 'value', ARGV[record.value])
-    if record.vector then redis.call('HSET', entry, 'vector', ARGV[record.vector]) end
-    if record.sketch then
-        redis.call('HSET', entry, 'sketcher', record.sketcher, 'sketch', ARGV[record.sketch])
-    end
-    redis.call('HSET', sizes, record.id, record.size)
-    redis.call('INCRBY', bytes, record.size)
-    note('stored', record.id)
-end
-
-local function amend(record)
-    local entry, size = prefix .. 'entry:' .. record.id, redis.call('HGET', sizes, record.id)
-    if not size or redis.call('EXISTS', entry) == 0 then return end
-    redis.call('HDEL', entry, 'vector', 'sketcher', 'sketch')
-    redis.call('DECRBY', bytes, size)
-    write(entry, record)
-end
-
-local function is_late(record, token)
-    local held = redis.call('HGET', prefix .. 'lease:' .. record.lease, 'token')
-    if held and tonumber(held) > token then return true end
-    local there = redis.call('GET', prefix .. 'exact:' .. record.exact) or ''
-    local written = redis.call('HGET', prefix .. 'entry:' .. there, 'token')
-    if written and tonumber(written) > token then return true end
-    if held == record.token then redis.call('DEL', prefix .. 'lease:' .. record.lease) end
-end
-
-local function put(record)
-    local id, exact = record.id, prefix .. 'exact:' .. record.exact
-    if record.lease and is_late(record, tonumber(record.token)) then return note('deleted', id) end
-    remove(redis.call('GET', exact) or '')
-    remove(id)
-    local entry = prefix .. 'entry:' .. id
-    write(entry, record)
-    if record.token then redis.call('HSET', entry, 'token', record.token) end
-    redis.call('SET', exact, id)
-    if record.expires then
-        redis.call('HSET', entry, 'expires', record.expires)
-        redis.call('PEXPIRE', entry, record.ttl_ms)
-        redis.call('PEXPIRE', exact, record.ttl_ms)
-        redis.call('ZADD', expires, record.expires, id)
-    end
-    redis.call('ZADD', order, redis.call('INCR', prefix .. 'count'), id)
-    redis.call('ZADD', used, args.now, id)
-end
-
-local function over(max, value) return max and value > max end
-
-local ended = redis.call('ZRANGEBYSCORE', expires, '-inf', args.now, 'LIMIT', 0, args.at_once)
-for _, id in ipairs(ended) do
-    if redis.call('EXISTS', prefix .. 'entry:' .. id) == 1 then break end
-    remove(id)
-end
-for _, record in ipairs(args.records) do
-    if record.deleted then remove(record.deleted)
-    elseif record.amends then amend(record)
-    else put(record) end
-end
-for _ = 1, args.at_once do
-    local entries, size = redis.call('ZCARD', order), tonumber(redis.call('GET', bytes) or 0)
-    if not over(args.max_entries, entries) and not over(args.max_bytes, size) then break end
-    local oldest = redis.call('ZRANGE', used, 0, 0)[1]
-    if not oldest then break end
-    remove(oldest)
-end
-local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
-return last[1] and last[1][1] or ''
-"""
-"""KEYS: prefix. ARGV: the arguments as MessagePack, then the blobs. Records refer to a blob by its
-place in ARGV, because cmsgpack cannot read binary strings. Returns the log's end.
-
-An answer whose call had a lease is written only if no later lease of the same call was taken, and
-no answer with a later lease was written. Otherwise the log says that the entry was deleted, so that
-the process that made it drops it.
-
-Entries expire by the server's clock: a node with a wrong clock cannot expire the entries of other
-nodes."""
-
-LABEL = """
-local labels = KEYS[1] .. 'labels'
-for place = 2, #ARGV, 2 do
-    local id = redis.call('XADD', labels, '*', 'domain', ARGV[place], 'value', ARGV[place + 1])
-    redis.call('XADD', labels .. ':' .. ARGV[place], id, '', '')
-end
-local excess = redis.call('XLEN', labels) - tonumber(ARGV[1])
-if excess <= 0 then return end
-for _, row in ipairs(redis.call('XRANGE', labels, '-', '+', 'COUNT', excess)) do
-    local domain = labels .. ':' .. row[2][2]
-    redis.call('XDEL', domain, row[1])
-    if redis.call('XLEN', domain) == 0 then redis.call('DEL', domain) end
-end
-redis.call('XTRIM', labels, 'MAXLEN', ARGV[1])
-"""
-"""KEYS: prefix. ARGV: the number of labels to keep, then domain and envelope of each new label."""
-
-DOMAIN_LABELS = """
-local labels, found = KEYS[1] .. 'labels', {}
-local ids = redis.call('XRANGE', labels .. ':' .. ARGV[1], ARGV[2], '+', 'COUNT', ARGV[3])
-for _, id in ipairs(ids) do
-    found[#found + 1] = redis.call('XRANGE', labels, id[1], id[1])[1]
-end
-return found
-"""
-"""KEYS: prefix. ARGV: domain, first id and a number. Returns rows of the stream ``labels``."""
-
-KEEP = """
-local names, document = KEYS[1] .. 'documents', KEYS[1] .. 'document:'
-redis.call('SET', document .. ARGV[1], ARGV[2])
-redis.call('ZADD', names, redis.call('INCR', KEYS[1] .. 'count'), ARGV[1])
-for _ = 1, redis.call('ZCARD', names) - tonumber(ARGV[3]) do
-    redis.call('UNLINK', document .. redis.call('ZPOPMIN', names)[1])
-end
-"""
-"""KEYS: prefix. ARGV: name and value of a document, and the number of documents to keep."""
-
-CHARGE = """
-local values, added = {}, 1
-for at = 1, #ARGV, 4 do
-    local value = tonumber(redis.call('GET', KEYS[1] .. 'counter:' .. ARGV[at]) or 0)
-    local amount, most = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 3])
-    if most and amount > 0 and value + amount > most then added = 0 end
-    values[#values + 1] = value
-end
-for at = 1, #ARGV * added, 4 do
-    local counter = KEYS[1] .. 'counter:' .. ARGV[at]
-    if ARGV[at + 1] ~= '0' then
-        local value = redis.call('INCRBY', counter, ARGV[at + 1])
-        if value < 0 then
-            redis.call('SET', counter, 0, 'KEEPTTL')
-            value = 0
-        end
-        values[(at + 3) / 4] = value
-        if redis.call('PTTL', counter) < 0 then redis.call('PEXPIRE', counter, ARGV[at + 2]) end
-    end
-end
-return {added, values}
-"""
-"""KEYS: prefix. ARGV: counter, amount, TTL in milliseconds and limit ("": none) of each charge.
-Returns 1 if they were added, and the counters' values. Sums are exact up to 2^53.
-A counter gets its TTL when it is created, so a node with a wrong clock cannot expire it."""
-
-SWAP = """
-local document = KEYS[1] .. 'swapped:' .. ARGV[1]
-local found = redis.call('HMGET', document, 'version', 'value')
-redis.call('DEL', KEYS[1] .. 'clock')
-local time = redis.call('XADD', KEYS[1] .. 'clock', '*', 'time', '')
-local version, value, written = tonumber(found[1] or 0), found[2] or '', 0
-if not version or version % 1 ~= 0 or version < 0 or version >= 2^53 then version = 0 end
-if ARGV[3] ~= '' and version == tonumber(ARGV[2]) then
-    version, value, written = version + 1, '', 1
-    redis.call('HSET', document, 'version', version, 'value', ARGV[3])
-    redis.call('PEXPIRE', document, ARGV[4])
-end
-return {written, version, value, time}
-"""
-"""KEYS: prefix. ARGV: name, the version that was seen, the new value ("": only read), TTL in
-milliseconds. Returns whether it was written, the version, the value unless it was written, and the
-server's time in milliseconds, as the id of a row in a stream.
-
-The time is read from a stream because the Redis user may not be allowed to call TIME. The stream is
-made again each time, because ids within a stream never go back: after a failover to a server whose
-clock is behind, they would not show its time."""
+OPEN = _script("open")
+FIND = _script("find")
+APPEND = _script("append")
+LABEL = _script("label")
+DOMAIN_LABELS = _script("domain_labels")
+KEEP = _script("keep")
+CHARGE = _script("charge")
+SWAP = _script("swap")
 
 
 # --- rows of streams and hashes -------------------------------------------------------------------

@@ -231,11 +231,7 @@ _WORKING = stems_of("""
 """)
 """Verbs that make a complaint when they are negated: "it isn't working", "it won't go through"."""
 _WANTING = stems_of("want need")
-_TROUBLE = stems_of("""
-    fail failure decline reject refuse deny block break broken error issue problem wrong trouble
-    missing lost stuck pending damage unusable unavailable unsuccessful delay late crash freeze
-    mistake dissatisfied unhappy disappointed disallow incorrect faulty
-""")
+_TROUBLE = stems_of(VOCABULARY["trouble"])
 _COMPLAINS, _TROUBLED, _CEASES, _ENDS = "complains", "troubled", "ceases", "ends"
 _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
 """Pairs of tones. A prompt with a negation and the first tone may say the same as a prompt without
@@ -448,20 +444,16 @@ def mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]
     words_a, words_b = distinct(a.stems), distinct(b.stems)
     vectors_a, vectors_b = unit_rows(a.vectors, len(words_a)), unit_rows(b.vectors, len(words_b))
     content_a, content_b = part_a & a.content, part_b & b.content
-    only_a, only_b = content_a - content_b, content_b - content_a
-    rows_a, rows_b = (
-        [row for row, word in enumerate(words) if word in only]
-        for words, only in ((words_a, only_a), (words_b, only_b))
-    )
-    in_a, in_b = (
-        [row for row, word in enumerate(words) if word in part]
-        for words, part in ((words_a, part_a), (words_b, part_b))
-    )
+    rows_a, rows_b = _rows(words_a, content_a - content_b), _rows(words_b, content_b - content_a)
     best = [
-        *(vectors_a[rows_a] @ vectors_b[in_b].T).max(axis=1),
-        *(vectors_b[rows_b] @ vectors_a[in_a].T).max(axis=1),
+        *(vectors_a[rows_a] @ vectors_b[_rows(words_b, part_b)].T).max(axis=1),
+        *(vectors_b[rows_b] @ vectors_a[_rows(words_a, part_a)].T).max(axis=1),
     ]
     return float(sum(best)) / len(best)
+
+
+def _rows(words: Sequence[str], wanted: frozenset[str]) -> list[int]:
+    return [row for row, word in enumerate(words) if word in wanted]
 
 
 NARROWED_MAXSIM = 0.45
@@ -496,11 +488,7 @@ def scopes_differ(a: Parse, b: Parse) -> bool:
     return (a.content == b.content and _persons_exchanged(a, b)) or _narrowed(a, b)
 
 
-_ANSWERING = stems_of("""
-    answer respond reply write output return format present structure list include provide give
-    mention name state cite quote add use explain describe consider limit keep make ensure avoid
-    focus translate summarise summarize
-""")
+_ANSWERING = stems_of(VOCABULARY["answering_verbs"])
 """Verbs that tell how to answer, at the beginning of a sentence."""
 _MOREOVER = stems_of("also additionally furthermore moreover")
 _ROLE_PLAYING = tuple(
@@ -573,14 +561,8 @@ def _owners_differ(a: Parse, b: Parse) -> bool:
 
 
 def _owners(parse: Parse) -> dict[str, set[str]]:
+    """Return the things that a prompt says are someone's, with their owners."""
     owners: dict[str, set[str]] = {}
-    for thing, owner in _owned(parse):
-        owners.setdefault(thing, set()).add(owner)
-    return owners
-
-
-def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
-    """Yield the things that a prompt says are someone's, with their owners."""
     for place, word in enumerate(parse.stems):
         owner = _OWNERS.get(word)
         if owner is None:
@@ -593,7 +575,8 @@ def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
                 owner = thing
             thing = candidate
         if thing is not None:
-            yield thing, owner
+            owners.setdefault(thing, set()).add(owner)
+    return owners
 
 
 def _narrowed(a: Parse, b: Parse) -> bool:

@@ -599,11 +599,7 @@ _MARK = re.compile(
 """Matches a sign that is no pause after a word, no quote, no hyphen and no bracket of prose."""
 _GIVES = re.compile(r":\s|\n")
 """Matches what is between a task and the text that the task is about."""
-_FRAME = stems_of("""
-    question query request message inquiry ask user customer client answer reply respond
-    classify classification categorize categorise category intent intention label
-    hi hello hey dear thanks quick tell
-""")
+_FRAME = stems_of(VOCABULARY["frame_words"])
 """Words of tasks whose answer depends on what a text means, and not on its wording, and of courtesy
 before a colon: "Quick question: …"."""
 _MOST_FRAME_CHARS = 400

@@ -358,10 +358,7 @@ for _language, _words in _by_language(VOCABULARY["foreign_function_words"]):
     for _word in _words.split():
         _LANGUAGES_OF[_word] = (*_LANGUAGES_OF.get(_word, ()), _language)
 
-_ALSO_ENGLISH = words_of("""
-    ai bin bit com con des die era eu fait far favor go ha hat hay hoe hun io lo mag man mia my os
-    pan prima solo son sons ten ton u un van w war ya yo
-""")
+_ALSO_ENGLISH = words_of(VOCABULARY["also_english"])
 """Words of other languages that are also English words, so that they show no language."""
 FOREIGN_QUESTIONS = stems_of(VOCABULARY["foreign_questions"])
 FOREIGN_OPENING = stems_of(VOCABULARY["foreign_opening"])
@@ -566,16 +563,9 @@ def _american(word: str) -> str:
     return word
 
 
-_DERIVED = words_of("""
-    a able al ali ance anc ant ar at ate ation ator ed ement en ence enc ent er erie es est ful
-    ial ian ible ic ical icat ies if ify ing ion ish ism ist iti itie ity iv ive iz ize ment
-    n ness nes enes ines ednes or ory ous ou s t um y
-""") | {""}
+_DERIVED = words_of(VOCABULARY["derived_endings"]) | {""}
 """Endings in which stems of one family differ: verify, verification."""
-_FOREIGN_DERIVED = _DERIVED | words_of("""
-    r re ar er ir are ere ire cion ción acion ación icion ición cao ção acao ação icao ição zione
-    azione mento amento imento miento amiento imiento mente amente eren ieren ung ungen ierung
-""")
+_FOREIGN_DERIVED = _DERIVED | words_of(VOCABULARY["foreign_derived_endings"])
 """The same in other languages: comprobar, comprobación."""
 _FORMS = [group.split() for group in VOCABULARY["forms"].split("/")]
 """Endings that make forms of one word only beside each other: osteoporosis, osteoporotic."""

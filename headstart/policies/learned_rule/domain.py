@@ -511,8 +511,7 @@ class Domain:
         While few such pairs were compared, only the cold start serves them, unless too many near
         misses had other answers. After that it depends on the answers of such pairs alone.
         """
-        target = self.error_limit.max_error if max_error is None else max_error
-        if self._state.alarmed or not cold_start_threshold(min(target, self.error_limit.max_error)):
+        if self._state.alarmed or not cold_start_threshold(self.target(max_error)):
             return False
         trust = self._state.same_words.trust(self.error_limit.max_error, self._seen)
         if trust is Trust.STRICT:
@@ -521,8 +520,7 @@ class Domain:
 
     def lifts_soft_guards(self, max_error: float | None = None) -> bool:
         """Tell whether labels show that pairs that only soft guards veto meet the target."""
-        target = min(max_error or self.error_limit.max_error, self.error_limit.max_error)
-        judged = _judged_different(target, self._state, self.error_limit)
+        judged = self._seen(self.target(max_error))
         return self._state.near_misses.lifts_soft_guards(judged)
 
     @property
@@ -541,18 +539,17 @@ class Domain:
 
         ``max_error`` is a stricter target than the domain has. A laxer one has no effect.
         """
-        target = self.error_limit.max_error if max_error is None else max_error
-        target = min(target, self.error_limit.max_error)
         if self._state.alarmed:
             return None
+        target = self.target(max_error)
         if self.rule is Rule.COLD_START:
             return cold_start_threshold(target, self.trust)
         return self._learned_threshold(target)
 
-    @property
-    def sketch_labels(self) -> SketchLabels:
-        """The numbers of labels by the similarity of the nearest sketch."""
-        return self._state.sketches
+    def target(self, max_error: float | None) -> float:
+        """Return the error target of a request: its own, unless that is laxer or None."""
+        own = self.error_limit.max_error
+        return own if max_error is None else min(max_error, own)
 
     def gate(self, counts: GateCounts) -> Gate:
         """Return which questions are worth encoding. ``counts`` has the counts of this process."""
@@ -562,7 +559,7 @@ class Domain:
             # It differs before, during and after each alarm, and changes when a rule is learned.
             rule = 4 * state.counts.alarms + 2 * state.alarmed + learned
             gate = gate_of(
-                self.sketch_labels,
+                state.sketches,
                 counts,
                 noise_of(state, self.error_limit),
                 learned=learned,

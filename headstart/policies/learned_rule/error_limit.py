@@ -248,33 +248,15 @@ class ErrorLimit(Frozen):
         return MARGINS[self.confidence]
 
 
-MEMORY = 3000
-"""Labelled candidates that a domain keeps: enough to tell 1 % from 2 %, few enough to stay recent.
-
-With 2,000 a target of 1 % served about a fifth less (``docs/safe-hits-measured.md``)."""
 UPDATE_EVERY = 50
 """Number of labels between two threshold updates. An update costs about as much CPU time as
 learning 50 labels."""
-BINS = 24
-"""Equal shares of candidates, by score, over which the error is estimated."""
-BIN_PRIOR = 2 * 40 / BINS
-"""The weight of the model's own estimate of the error: it counts as this number of labels in each
-bin, because one or two labels prove nothing."""
-LOWEST_SCORE = -3.0
-"""Candidates with a lower score are left out. They are wrong with odds of 20 to 1, so they do not
-show where the threshold must be."""
 MIN_LABELS = 200
 """With this number of labels the learned rule decides if it has a threshold that meets the
 target."""
 ENOUGH_LABELS = 800
 """With this number of labels the learned rule decides in any case. If no threshold meets the
 target, it serves nothing."""
-CAUTION = 0.5
-"""Number of standard deviations that are subtracted from the score."""
-FORGETTING = 0.9998
-"""The factor by which old labels lose weight, so that the model follows slow drift."""
-LEAST_WEIGHT = 1e-4
-"""Least weight of a label."""
 PRIOR_VARIANCE = 2.0
 """The variance of each weight of the model before the first label."""
 MIN_AUDIT_RATE = 0.02
@@ -286,10 +268,6 @@ MAX_AUDIT_RATE = 0.10
 """The share of the hits that is audited before the first audit."""
 AUDITS_HALF_LIFE = 20
 """The audit rate falls as 1 / sqrt(1 + audits / AUDITS_HALF_LIFE), down to its minimum."""
-ALARM_EVIDENCE = 20.0
-"""This e-value raises the alarm: by chance in one of 20 domains at most (Ville's inequality)."""
-ALARM_WINDOW = 300
-"""The evidence is reset after this number of audits: a long good past must not hide errors."""
 NULLS_WANTED = 100
 EARLY_NULL_RATE = 0.05
 """The share of exact hits for which the provider is asked again (null audits), until there were
@@ -319,8 +297,6 @@ REPEAT_SCORE = 2.0
 whose answers always differ, such as stories, have lower ones. If they were asked twice, too, the
 judge would seem to err more than it does on hits: with 10 % of such topics, 3.8 % of the other hits
 were wrong at a target of 2 %, in place of 1.9 %."""
-PRINCIPAL_SHARE = 0.05
-"""The largest share of the memory for one of many principals."""
 MOST_ENTRY_STATS = 10_000
 """Most entries whose answer group and offset are remembered."""
 

@@ -16,13 +16,7 @@ import msgspec
 import numpy as np
 
 from headstart.policies.guards.words import PARSE_VERSION, Parse, distinct, unit_rows
-from headstart.policies.learned_rule.error_limit import (
-    CAUTION,
-    FORGETTING,
-    LEAST_WEIGHT,
-    MOST_ENTRY_STATS,
-    JudgeNoise,
-)
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS, JudgeNoise
 from headstart.types import Frozen, words_of
 
 if TYPE_CHECKING:
@@ -62,6 +56,12 @@ _PRIOR: Mapping[str, float] = {
 NAMES = tuple(_PRIOR)
 PRIOR_MEAN: NDArray[np.float64] = np.array(list(_PRIOR.values()))
 
+CAUTION = 0.5
+"""Number of standard deviations that are subtracted from the score."""
+FORGETTING = 0.9998
+"""The factor by which old labels lose weight, so that the model follows slow drift."""
+LEAST_WEIGHT = 1e-4
+"""Least weight of a label."""
 _TEMPERATURE = 0.05
 """The temperature of the neighbours' vote: a neighbour that is 0.05 less similar counts a third."""
 _CROWD = 5

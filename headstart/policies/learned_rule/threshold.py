@@ -30,19 +30,12 @@ import numpy as np
 
 from headstart.decisions import Rule, Verdict
 from headstart.policies.learned_rule.error_limit import (
-    ALARM_EVIDENCE,
-    ALARM_WINDOW,
-    BIN_PRIOR,
-    BINS,
-    CAUTION,
     LEAST_DRAW_PROBABILITY,
-    LOWEST_SCORE,
-    MEMORY,
-    PRINCIPAL_SHARE,
     JudgeNoise,
     is_near_miss,
 )
 from headstart.policies.learned_rule.features import (
+    CAUTION,
     NAMES,
     LabelledRow,
     Posterior,
@@ -57,6 +50,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MEMORY = 3000
+"""Labelled candidates that a domain keeps: enough to tell 1 % from 2 %, few enough to stay recent.
+
+With 2,000 a target of 1 % served about a fifth less (``docs/safe-hits-measured.md``)."""
+BINS = 24
+"""Equal shares of candidates, by score, over which the error is estimated."""
+BIN_PRIOR = 2 * 40 / BINS
+"""The weight of the model's own estimate of the error: it counts as this number of labels in each
+bin, because one or two labels prove nothing."""
+LOWEST_SCORE = -3.0
+"""Candidates with a lower score are left out. They are wrong with odds of 20 to 1, so they do not
+show where the threshold must be."""
+PRINCIPAL_SHARE = 0.05
+"""The largest share of the memory for one of many principals."""
+ALARM_EVIDENCE = 20.0
+"""This e-value raises the alarm: by chance in one of 20 domains at most (Ville's inequality)."""
+ALARM_WINDOW = 300
+"""The evidence is reset after this number of audits: a long good past must not hide errors."""
 _CERTIFICATE_MIXTURE = (1.0, 99.0)
 _ALARM_MIXTURE = (1.0, 9.0)
 """Parameters of the Beta distributions of error rates."""

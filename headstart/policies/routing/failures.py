@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.dialects.dialect import decode_first
 from headstart.errors import (
     CONTEXT_CODES,
     CONTEXT_TEXTS,
@@ -25,7 +26,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.policies.routing.rate_limits import exhausted_until_s, message_wait_s, retry_after_s
-from headstart.types import UNDECODABLE, ErrorReported, Frozen, Headers, word_classes
+from headstart.types import ErrorReported, Frozen, Headers, word_classes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,12 +70,7 @@ _FASTCHAT_CODE = re.compile(r"(?:429|5\d\d)\d\d")
 
 def read_error_document(body: bytes) -> tuple[tuple[str, ...], str]:
     """Return the codes and the message of an error document in any dialect."""
-    try:
-        document: Any = msgspec.json.decode(body)
-    except UNDECODABLE:
-        return (), ""
-    if isinstance(document, list) and document:
-        document = document[0]
+    document = decode_first(body)
     error = document.get("error", document) if isinstance(document, dict) else document
     if not isinstance(error, dict):
         return (), error if isinstance(error, str) else ""

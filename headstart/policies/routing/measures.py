@@ -191,14 +191,12 @@ class Quantiles:
 
     def _drawn(self) -> list[float]:
         if self._added > _STALE * self._total:
-            self._draw()
+            self._added = 0.0
+            censored = self._censored
+            self._curve = self._shares() if censored is None else self._surviving_shares(censored)
+            self._curve[-1] = 1.0
+            self._mean, self._late = 0.0, ()
         return self._curve
-
-    def _draw(self) -> None:
-        self._added = 0.0
-        self._curve = self._shares() if self._censored is None else self._surviving_shares()
-        self._curve[-1] = 1.0
-        self._mean, self._late = 0.0, ()
 
     def _shares(self) -> list[float]:
         """Return the curve of a histogram without censored samples."""
@@ -208,14 +206,12 @@ class Quantiles:
         end = bisect_left(below, total - 1e-9 * total)
         return [weight / total for weight in below[: end + 1]]
 
-    def _surviving_shares(self) -> list[float]:
+    def _surviving_shares(self, censored: array[float]) -> list[float]:
         """Return the curve by Kaplan and Meier's estimator."""
-        seen, censored = self._seen, self._censored
         curve: list[float] = []
         surviving, at_risk = 1.0, self._total
         for index in range(self._lowest, self._highest + 1):
-            died = seen[index]
-            lost = censored[index] if censored is not None else 0.0
+            died, lost = self._seen[index], censored[index]
             if not curve:
                 if not died and not lost:
                     continue
