@@ -14,7 +14,7 @@ import functools
 import inspect
 import sys
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
 import anyio
 
@@ -152,9 +152,9 @@ class CheckedRequest:
     async def _ask(self, scope: Scope) -> None:
         """Let the engine answer."""
         try:
-            receive, path = self._incoming.for_engine, self._path
+            receive = functools.partial(self._incoming.next, "engine")
             await self._engine.handle(
-                self._endpoint, path, scope, receive, self._answer, self._call
+                self._endpoint, self._path, scope, receive, self._answer, self._call
             )
         except Exception as error:  # noqa: BLE001 - raised where the framework waits for it
             self._refusal = error
@@ -207,7 +207,7 @@ class CheckedRequest:
 
             async def read() -> None:
                 nonlocal found
-                message = await self._incoming.for_app()
+                message = await self._incoming.next("app")
                 if message["type"] == "http.disconnect" and self._shared:
                     return  # the app is told when the last client that waits has left
                 found = message
@@ -239,13 +239,8 @@ class _Incoming:
         """More bytes were read than the engine accepts."""
         return self._left < 0
 
-    async def for_app(self) -> Message:
-        return await self._next("app")
-
-    async def for_engine(self) -> Message:
-        return await self._next("engine")
-
-    async def _next(self, reader: str) -> Message:
+    async def next(self, reader: Literal["app", "engine"]) -> Message:
+        """Return the next message for one of the readers."""
         at = self._positions[reader]
         while at - self._dropped >= len(self._messages):
             async with self._reading:
@@ -369,19 +364,30 @@ def _outside(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
 
 def _response(scope: Scope, args: tuple[object, ...], answer: HandlerAnswer) -> object:
     """Return an answer as a response of the framework that called the handler."""
+    status, body = answer.status, cast("Any", answer.body)
+    is_whole = isinstance(body, bytes)
     if "django" in sys.modules:
-        from django.http import HttpRequest
+        from django import http
 
-        if any(isinstance(each, HttpRequest) for each in args):
-            return _django(answer)
+        if any(isinstance(each, http.HttpRequest) for each in args):
+            kind = http.HttpResponse if is_whole else http.StreamingHttpResponse
+            return kind(body, status=status, headers=_texts(answer.headers))
     if "quart" in sys.modules:
         import quart
 
         if quart.has_request_context():
-            return quart.Response(answer.body, answer.status, headers=_texts(answer.headers))
+            return quart.Response(body, status, headers=_texts(answer.headers))
     if "litestar_app" in scope:
-        return _litestar(answer)
-    return _starlette(answer)
+        from litestar.response import Response, Stream
+
+        return (Response if is_whole else Stream)(
+            body, status_code=status, headers=_texts(answer.headers)
+        )
+    from starlette import responses
+
+    response = (responses.Response if is_whole else responses.StreamingResponse)(body, status)
+    response.raw_headers = [*answer.headers]
+    return response
 
 
 def _texts(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -391,30 +397,3 @@ def _texts(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
         key, text = name.decode("latin-1"), value.decode("latin-1")
         texts[key] = f"{texts[key]}, {text}" if key in texts else text
     return texts
-
-
-def _starlette(answer: HandlerAnswer) -> object:
-    from starlette.responses import Response, StreamingResponse
-
-    whole, body = isinstance(answer.body, bytes), cast("Any", answer.body)
-    response = (Response if whole else StreamingResponse)(body, answer.status)
-    response.raw_headers = [*answer.headers]
-    return response
-
-
-def _litestar(answer: HandlerAnswer) -> object:
-    from litestar.response import Response, Stream
-
-    whole, body = isinstance(answer.body, bytes), cast("Any", answer.body)
-    return (Response if whole else Stream)(
-        body, status_code=answer.status, headers=_texts(answer.headers)
-    )
-
-
-def _django(answer: HandlerAnswer) -> object:
-    from django.http import HttpResponse, StreamingHttpResponse
-
-    whole = isinstance(answer.body, bytes)
-    return (HttpResponse if whole else StreamingHttpResponse)(
-        answer.body, status=answer.status, headers=_texts(answer.headers)
-    )
