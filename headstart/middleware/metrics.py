@@ -285,17 +285,22 @@ class PrometheusObserver:
         self._queue = histogram("encoder_queue", "Seconds of waiting for the encoder.", ENCODINGS_S)
 
     def _define_gauges(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"headstart_{name}", text, registry=registry)
-
-        self._entries = gauge("entries", "Answers in the store.")
-        self._bytes = gauge("entries_bytes", "Bytes of the answers in the store.")
-        self._partitions = gauge(
-            "partitions", "Groups of requests that may share answers by meaning."
-        )
-        self._in_flight = gauge("upstream_calls_in_flight", "Calls to providers that run now.")
-        self._websockets = gauge("websockets_open", "WebSockets that are open now.")
-        self._encoder_queue = gauge("encoder_queue_length", "Texts that wait for the encoder now.")
+        self._levels = {
+            field: Gauge(f"headstart_{name}", text, registry=registry)
+            for field, name, text in (
+                ("entries", "entries", "Answers in the store."),
+                ("bytes", "entries_bytes", "Bytes of the answers in the store."),
+                (
+                    "partitions",
+                    "partitions",
+                    "Groups of requests that may share answers by meaning.",
+                ),
+                ("in_flight", "upstream_calls_in_flight", "Calls to providers that run now."),
+                ("websockets", "websockets_open", "WebSockets that are open now."),
+                ("encoder_queue", "encoder_queue_length", "Texts that wait for the encoder now."),
+            )
+        }
+        """By the names of the fields of ``Levels``."""
         self._hedges = {
             field: Gauge(f"headstart_{field}_ratio", text, ("route", "strategy"), registry=registry)
             for field, text in (
@@ -456,12 +461,9 @@ class PrometheusObserver:
 
     def expose(self, levels: Levels) -> bytes:
         """Return all metrics as Prometheus text. Reads the process's figures: call off the loop."""
-        self._entries.set(_known(levels.entries))
-        self._bytes.set(_known(levels.bytes))
-        self._partitions.set(_known(levels.partitions))
-        self._in_flight.set(levels.in_flight)
-        self._websockets.set(levels.websockets)
-        self._encoder_queue.set(levels.encoder_queue)
+        for field, gauge in self._levels.items():
+            level = getattr(levels, field)
+            gauge.set(math.nan if level is None else level)
         for hedging in levels.hedges:
             for field, gauge in self._hedges.items():
                 gauge.labels(hedging.route, hedging.strategy).set(getattr(hedging, field))
@@ -469,7 +471,3 @@ class PrometheusObserver:
         for limit in levels.limits:
             self._limits.labels(limit.caller, limit.limit).set(limit.share)
         return generate_latest(self._registry)
-
-
-def _known(level: int | None) -> float:
-    return math.nan if level is None else level
