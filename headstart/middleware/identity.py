@@ -413,7 +413,9 @@ class Callers:
             address = ip_address(client[0])
         except ValueError:
             return False
-        return any(address in network for network in self._trusted)
+        # A server that listens on "::" gets an IPv4 address in its form for IPv6.
+        short = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network or short in network for network in self._trusted)
 
 
 class SplittingHeaders:
