@@ -663,7 +663,8 @@ class Reply:
         self._generators = (pieces, *self._generators)
 
     def rewrite(self, pieces: AsyncGenerator[Piece]) -> None:
-        """Replace the pieces by others, which get a transcript of their own."""
+        """Replace the pieces by others, of another length, with a transcript of their own."""
+        self.headers = tuple(pair for pair in self.headers if pair[0] != b"content-length")
         self.transcript = transcript = Transcript()
         self.filter(pieces)
         self.filter(_recorded(pieces, transcript))

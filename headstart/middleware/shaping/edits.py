@@ -23,7 +23,6 @@ from headstart.middleware.shaping.steps import (
     answer_writer,
     when_read,
     with_document,
-    without_length,
 )
 from headstart.policies.output.answer_limits import SavingsByModel
 from headstart.policies.output.document_edits import (
@@ -155,7 +154,6 @@ class _EditCall:
             events.append(Ended())
         write = answer_writer(self.call, reply.transforms, self.context.clock(), transcript.start)
         reply.transforms = (APPLIED, *reply.transforms)
-        reply.headers = without_length(reply.headers)
         reply.rewrite(replayed([write(events)]))
         return True
 

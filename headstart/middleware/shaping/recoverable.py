@@ -41,7 +41,6 @@ from headstart.middleware.shaping.steps import (
     answer_writer,
     ending_of,
     with_document,
-    without_length,
 )
 from headstart.policies.freshness import compressed_transform
 from headstart.reply import Reply, Transcript
@@ -366,7 +365,6 @@ class RecoverableCalls:
             await rest.leave()
             return await rest.send(plain)
         self._begun[conversation(plain.caller, plain.request)] = None
-        reply.headers = without_length(reply.headers)
         answer = _RecoveredAnswer(self, prompt, rest, context, plain, reply, reply.pieces)
         answer.parts.append(reply.transcript)
         reply.rewrite(answer.pieces())
