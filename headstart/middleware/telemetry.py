@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -103,15 +104,13 @@ def operation_of(endpoint: str) -> str:
     return _OPERATIONS.get(endpoint, "chat")
 
 
+@dataclass(slots=True, eq=False)
 class _RequestTrace:
     """The span of a request, its HTTP method, and whether its result is known."""
 
-    __slots__ = ("booked", "method", "span")
-
-    def __init__(self, span: Span, method: str) -> None:
-        self.span = span
-        self.method = method
-        self.booked = False
+    span: Span
+    method: str
+    booked: bool = False
 
 
 class Tracing:
