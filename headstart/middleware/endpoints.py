@@ -423,8 +423,19 @@ DEPLOYMENT = "headstart.deployment"
 _PATH = re.compile(rb"/openai/(?:deployments/([^/]+)/|v1/)?(?=.)")
 
 
-class _ModelOfBody(msgspec.Struct):
-    model: object = None
+class _Named(msgspec.Struct):
+    model: str = ""
+
+
+_read_named = msgspec.json.Decoder(_Named).decode
+
+
+def named_model(body: bytes) -> str:
+    """Return the model that a JSON body names, or ""."""
+    try:
+        return _read_named(body).model
+    except UNDECODABLE:
+        return ""
 
 
 def as_openai(scope: Scope) -> Scope | None:
@@ -462,9 +473,9 @@ def with_deployment(body: bytes, name: str, check: Callable[[bytes], None]) -> b
     decode.
     """
     check(body)
+    if named_model(body) == name:
+        return body
     try:
-        if msgspec.json.decode(body, type=_ModelOfBody).model == name:
-            return body
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except UNDECODABLE:
         return body

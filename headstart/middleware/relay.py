@@ -51,7 +51,13 @@ from headstart.middleware.body import (
     watch,
 )
 from headstart.middleware.conversations import Conversations, KeptTurn, refuse_compressed
-from headstart.middleware.endpoints import DEPLOYMENT, has_dot_segment, raw_path, with_deployment
+from headstart.middleware.endpoints import (
+    DEPLOYMENT,
+    has_dot_segment,
+    named_model,
+    raw_path,
+    with_deployment,
+)
 from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import (
@@ -72,7 +78,6 @@ from headstart.policies.routing.failures import FailureKind
 from headstart.reply import is_plain
 from headstart.types import (
     KEPT_BYTES,
-    UNDECODABLE,
     Call,
     Headers,
     Message,
@@ -520,21 +525,6 @@ def _repeats_keys(body: bytes) -> bool:
         return repeats_keys(body, decode_object(body))
     except InvalidRequest:
         return True
-
-
-class _Named(msgspec.Struct):
-    model: str = ""
-
-
-_read_named = msgspec.json.Decoder(_Named).decode
-
-
-def named_model(body: bytes) -> str:
-    """Return the model that a JSON body names, or ""."""
-    try:
-        return _read_named(body).model
-    except UNDECODABLE:
-        return ""
 
 
 def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderList:
