@@ -353,12 +353,10 @@ def _asked(function: Callable[[Mapping[str, Any]], Any], document: dict[str, Any
 def _split(value: Any, path: list[str]) -> tuple[Any, Any]:
     """Return the value at ``path`` and a copy of the document with null in its place."""
     step, *more = path
-    key: Any = step
-    if isinstance(value, list) and step.lstrip("-").isdigit():
-        key = int(step)
     try:
+        key: Any = int(step) if isinstance(value, list) else step
         inner = value[key]
-    except (KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError, ValueError):
         return None, value
     found, rest = _split(inner, more) if more else (inner, None)
     copy = list(value) if isinstance(value, list) else dict(value)
