@@ -427,19 +427,20 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError(scope["type"])
     path = raw_path(scope)
     if path in _OLLAMA_PATHS:
-        return await _answer_body(send, 404, _NO_OLLAMA_PATH)
+        return await send_json(send, 404, _NO_OLLAMA_PATH)
     if path in _COHERE_PATHS:
         # In Cohere's form: of another one the AI SDK's Cohere provider shows nothing.
-        return await _answer_body(send, 404, msgspec.json.encode({"message": _NO_COHERE_PATH}))
+        return await send_json(send, 404, msgspec.json.encode({"message": _NO_COHERE_PATH}))
     await answer_json(send, 404, "not_found", _NO_PATH)
 
 
 async def answer_json(send: Send, status: int, code: str, message: str) -> None:
     """Answer with an error of our own on a path without a dialect."""
-    await _answer_body(send, status, plain_error(code, message))
+    await send_json(send, status, plain_error(code, message))
 
 
-async def _answer_body(send: Send, status: int, body: bytes) -> None:
+async def send_json(send: Send, status: int, body: bytes) -> None:
+    """Answer with a JSON document."""
     await send_whole(send, status, json_headers(body), body)
 
 

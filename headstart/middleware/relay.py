@@ -555,8 +555,7 @@ async def _send_own(
     relayed: _RelayedRequest, body: bytes, status: bytes, *more: tuple[bytes, bytes]
 ) -> None:
     """Answer with a JSON document of our own; ``status`` is for ``cache-status``."""
-    headers = [*_headers(body, status, relayed.id), *more]
-    await send_whole(relayed.send, 200, headers, body)
+    await send_whole(relayed.send, 200, [*_headers(body, status, relayed.id), *more], body)
 
 
 def _headers(document: bytes, status: bytes, request_id: str) -> HeaderList:
