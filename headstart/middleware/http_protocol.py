@@ -47,16 +47,6 @@ _FULL = (
 )
 
 
-def _tell_full(protocol: type[BoundedHeadProtocol]) -> None:
-    """Warn once that connections are refused: no access log and no books show them."""
-    if not protocol.told_full:
-        protocol.told_full = True
-        logger.warning(
-            "%d connections are open: new ones get 503. server.max_connections sets the limit",
-            protocol.max_connections,
-        )
-
-
 class BoundedHeadProtocol(HttpToolsProtocol):
     """Bounds unfinished requests of a client, in bytes and in time.
 
@@ -109,7 +99,13 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             # Some descriptors are reserved for upstreams and the store. Open connections go on.
             transport.write(_FULL)
             transport.close()
-            _tell_full(type(self))
+            if not self.told_full:  # no access log and no books show it
+                type(self).told_full = True
+                logger.warning(
+                    "%d connections are open: new ones get 503. server.max_connections sets the "
+                    "limit",
+                    self.max_connections,
+                )
         else:
             self._wait()
 

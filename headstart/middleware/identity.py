@@ -427,11 +427,9 @@ class SplittingHeaders:
     def note(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Count the values of headers that tell callers apart."""
         for name, value in headers:
-            values = self._values.get(name)
-            if values is None:
-                if len(self._values) >= MOST_NAMES:
-                    continue
-                values = self._values[name] = set()
+            if name not in self._values and len(self._values) >= MOST_NAMES:
+                continue
+            values = self._values.setdefault(name, set())
             if len(values) < MANY_VALUES:
                 values.add(hash(value))
                 if len(values) == MANY_VALUES:

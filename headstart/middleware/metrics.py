@@ -108,10 +108,12 @@ class SavingsCounters:
     before the metrics are read, and not when requests are served.
     """
 
-    def __init__(self, counter: Callable[..., Counter]) -> None:
-        """``counter`` makes a counter of a name, a text and labels. A counter never falls."""
-        self.models: frozenset[str] | set[str] = frozenset()
-        """The models that have labels of their own."""
+    def __init__(self, counter: Callable[..., Counter], models: set[str]) -> None:
+        """``counter`` makes a counter of a name, a text and labels. A counter never falls.
+
+        ``models`` are the models that have labels of their own, of which more may come.
+        """
+        self._models = models
         self._rows: list[Served] = []
         self._usual, self._prompts = UsualCalls(MOST_CALLS), RecentPrompts()
         of_hits, of_requests = ("kind", "route", "model"), ("route", "model")
@@ -176,7 +178,7 @@ class SavingsCounters:
             counter.labels(*labels).inc(max(0.0, value))
 
     def _label(self, model: str) -> str:
-        return model if model in self.models else OTHER
+        return model if model in self._models else OTHER
 
 
 class PrometheusObserver:
@@ -189,7 +191,6 @@ class PrometheusObserver:
         """The models that have labels of their own."""
         self._bound_attempts: dict[tuple[str, AttemptRole, AttemptOutcome], _BoundAttempt] = {}
         self._define_counters(registry)
-        self._savings.models = self._models
         self._define_histograms(registry)
         self._define_gauges(registry)
 
@@ -232,7 +233,7 @@ class PrometheusObserver:
         self._cost = counter(
             "cost_usd", "Dollars that calls to providers cost.", "upstream", "outcome"
         )
-        self._savings = SavingsCounters(counter)
+        self._savings = SavingsCounters(counter, self._models)
         self._removed = counter(
             "tokens_removed", "Tokens that were removed from prompts and answers.", "kind"
         )

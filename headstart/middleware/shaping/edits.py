@@ -26,7 +26,6 @@ from headstart.middleware.shaping.steps import (
 )
 from headstart.policies.output.answer_limits import SavingsByModel
 from headstart.policies.output.document_edits import (
-    MIN_TOKENS,
     EditReader,
     find_edit,
     may_edit,
@@ -84,12 +83,11 @@ class AskForEdits:
 
     stage: ClassVar[str] = "output"
     by: EditMode = "blocks"
-    min_tokens: int = MIN_TOKENS
     savings: SavingsByModel = field(default_factory=SavingsByModel)
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
         """Return the function that sends the call. Its answer starts after all blocks were read."""
-        edit = find_edit(request.query, min_tokens=self.min_tokens) if request.query else None
+        edit = find_edit(request.query) if request.query else None
         if edit is None:
             return None
         asked = context.read(call, request)

@@ -289,9 +289,7 @@ class RecoverableCalls:
         if not form.hides_rounds or request.model in self._no_tools or not self.settings.retrievals:
             return False
         asked = context.read(call, request)
-        if asked is None or not may_recover(asked):
-            return False
-        if form.continues_answer(request.document):
+        if asked is None or not may_recover(asked) or form.continues_answer(request.document):
             return False
         balance = self._balances.get(request.model)
         if conversation(call.caller, request) in self._begun:
