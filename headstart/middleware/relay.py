@@ -75,7 +75,6 @@ from headstart.middleware.router import NO_ROUTE, ModelLists, Router, chat_path,
 from headstart.observe import Observer, Served
 from headstart.policies.route_rules import RouteRule, first_rule
 from headstart.policies.routing.failures import FailureKind
-from headstart.reply import is_plain
 from headstart.types import (
     KEPT_BYTES,
     Call,
@@ -496,7 +495,7 @@ async def _lacks_path(reply: Reply) -> bool:
 
     A compressed answer is not read. The reply keeps all of its pieces.
     """
-    if reply.status not in _NO_PATH or not is_plain(reply.headers):
+    if reply.status not in _NO_PATH or not reply.is_plain:
         return False
     pieces = reply.pieces
     first = await anext(pieces, Piece(b""))

@@ -105,10 +105,10 @@ class Domains:
 
     def get(self, name: str) -> Domain:
         """Return a loaded domain. Raises LearnerError if it is not in memory any more."""
-        domain = self.find(name)
-        if domain is None:
+        loaded = self._loaded.get(name)
+        if loaded is None:
             raise LearnerError("the learning domain is not in memory")
-        return domain
+        return loaded.domain
 
     def find(self, name: str) -> Domain | None:
         """Return a domain if it is in memory."""
