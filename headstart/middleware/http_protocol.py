@@ -47,6 +47,16 @@ _FULL = (
 )
 
 
+def _tell_full(protocol: type[BoundedHeadProtocol]) -> None:
+    """Warn once that connections are refused: no access log and no books show them."""
+    if not protocol.told_full:
+        protocol.told_full = True
+        logger.warning(
+            "%d connections are open: new ones get 503. server.max_connections sets the limit",
+            protocol.max_connections,
+        )
+
+
 class BoundedHeadProtocol(HttpToolsProtocol):
     """Bounds unfinished requests of a client, in bytes and in time.
 
@@ -99,13 +109,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             # Some descriptors are reserved for upstreams and the store. Open connections go on.
             transport.write(_FULL)
             transport.close()
-            if not self.told_full:  # no access log and no books show it
-                type(self).told_full = True
-                logger.warning(
-                    "%d connections are open: new ones get 503. server.max_connections sets the "
-                    "limit",
-                    self.max_connections,
-                )
+            _tell_full(type(self))
         else:
             self._wait()
 
