@@ -14,6 +14,7 @@ import functools
 import inspect
 import sys
 from contextvars import ContextVar
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
 import anyio
@@ -49,6 +50,7 @@ class HandlerAnswer(NamedTuple):
     """The whole body, or its pieces as they arrive."""
 
 
+@dataclass(eq=False, repr=False)
 class CheckedRequest:
     """One request that passes the app's checks before its lookup.
 
@@ -56,38 +58,33 @@ class CheckedRequest:
     framework's. The client's messages are read once, for both.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        endpoint: MatchedEndpoint,
-        path: bytes,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        self.scope = for_all(scope)
+    engine: Engine
+    endpoint: MatchedEndpoint
+    path: bytes
+    of_client: Scope
+    """The scope from the server; ``scope`` is the one that the framework gets."""
+    receive: InitVar[Receive]
+    host_send: Send
+    _engine_side: asyncio.Task[None] | None = None
+    _to_engine: Send | None = None
+    """Takes the app's answer, after the engine has called the app."""
+    _shared: bool = False
+    """Others may wait for the app's answer, so it goes on when this client leaves."""
+    _decided: asyncio.Event = field(default_factory=asyncio.Event)
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no client waits for the app's answer any more."""
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
+    _error: BaseException | None = None
+    _refusal: Exception | None = None
+    _answered: bool = False
+    _status: int = 0
+
+    def __post_init__(self, receive: Receive) -> None:
+        self.scope = for_all(self.of_client)
         """The scope that the framework works with, and writes into."""
         self.loop = asyncio.get_running_loop()
-        self._engine = engine
-        self._endpoint = endpoint
-        self._path = path
-        self._of_client = scope
-        self._places = {name: scope[name] for name in _PLACES if name in scope}
-        self._host_send = send
-        self._incoming = _Incoming(receive, engine.options.max_body_bytes)
-        self._engine_side: asyncio.Task[None] | None = None
-        self._to_engine: Send | None = None
-        """Takes the app's answer, after the engine has called the app."""
-        self._shared = False
-        """Others may wait for the app's answer, so it goes on when this client leaves."""
-        self._decided = asyncio.Event()
-        self._released = asyncio.Event()
-        """Set when no client waits for the app's answer any more."""
-        self._over = asyncio.Event()
-        self._error: BaseException | None = None
-        self._refusal: Exception | None = None
-        self._answered = False
-        self._status = 0
+        self._places = {name: self.of_client[name] for name in _PLACES if name in self.of_client}
+        self._incoming = _Incoming(receive, self.engine.options.max_body_bytes)
         self._give, self._take = anyio.create_memory_object_stream[Message](2)
 
     async def run(self, app: ASGIApp) -> None:
@@ -97,7 +94,7 @@ class CheckedRequest:
             await app(self.scope, self._receive, self._send)
         except BaseException as error:
             self._error = error
-            show_written(self._of_client, self.scope)
+            show_written(self.of_client, self.scope)
             raise
         finally:
             _current.reset(token)
@@ -107,7 +104,7 @@ class CheckedRequest:
             raise self._refusal
         if self._engine_side is None and self._status == 200:
             _warn_once(
-                f"{self._endpoint.name} has an Endpoint with after_checks=True, but its handler is "
+                f"{self.endpoint.name} has an Endpoint with after_checks=True, but its handler is "
                 "not decorated with headstart.after_checks, next to def: nothing is cached"
             )
 
@@ -129,7 +126,7 @@ class CheckedRequest:
         if self._engine_side is not None or self._incoming.too_long:
             return None
         self._incoming.wanted = True
-        self._engine_side = self._engine.spawn(self._ask, {**self.scope, **self._places})
+        self._engine_side = self.engine.spawn(self._ask, {**self.scope, **self._places})
         await self._decided.wait()
         if self._to_engine is not None:
             return None
@@ -153,8 +150,8 @@ class CheckedRequest:
         """Let the engine answer."""
         try:
             receive = functools.partial(self._incoming.next, "engine")
-            await self._engine.handle(
-                self._endpoint, self._path, scope, receive, self._answer, self._call
+            await self.engine.handle(
+                self.endpoint, self.path, scope, receive, self._answer, self._call
             )
         except Exception as error:  # noqa: BLE001 - raised where the framework waits for it
             self._refusal = error
@@ -165,7 +162,7 @@ class CheckedRequest:
     async def _answer(self, message: Message) -> None:
         """Send a message of the engine: to the client on a miss, else to the handler."""
         if self._to_engine is not None:
-            return await self._host_send(message)
+            return await self.host_send(message)
         self._decided.set()
         try:
             await self._give.send(message)
@@ -180,7 +177,7 @@ class CheckedRequest:
         self._incoming.wanted = self._shared
         self._to_engine = send
         self._decided.set()
-        watcher = self._engine.spawn(watch, receive, self._released.set) if self._shared else None
+        watcher = self.engine.spawn(watch, receive, self._released.set) if self._shared else None
         try:
             await self._over.wait()
         finally:
@@ -193,12 +190,12 @@ class CheckedRequest:
         """Send a message of the framework."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            show_written(self._of_client, self.scope)
+            show_written(self.of_client, self.scope)
             # Django writes the names of our headers with capitals.
             if self._engine_side is not None:
                 named = [(name.lower(), value) for name, value in message.get("headers", ())]
                 message = {**message, "headers": named}
-        await (self._host_send if self._to_engine is None else self._to_engine)(message)
+        await (self.host_send if self._to_engine is None else self._to_engine)(message)
 
     async def _receive(self) -> Message:
         """Receive for the framework: the client's messages, and its leaving unless others wait."""
