@@ -256,12 +256,7 @@ class SendPrediction:
     refusing: set[str] = field(default_factory=set)
     """Models that refused a prediction."""
 
-    def __call__(
-        self,
-        call: Call,
-        request: ChatRequest,
-        context: StepContext,  # noqa: ARG002 - other steps need it
-    ) -> Send | None:
+    def __call__(self, call: Call, request: ChatRequest, _: StepContext) -> Send | None:
         """Return the function that sends the call.
 
         None if it has no prediction, or must not have one.

@@ -60,7 +60,7 @@ class Step(Protocol):
     def stage(self) -> str:
         """The name under which failures of the step are counted."""
 
-    def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
+    def __call__(self, call: Call, request: ChatRequest, context: StepContext, /) -> Send | None:
         """Return the function that sends the call; None if the step does not apply to it."""
 
 
