@@ -663,7 +663,8 @@ class Reply:
         self._generators = (pieces, *self._generators)
 
     def rewrite(self, pieces: AsyncGenerator[Piece]) -> None:
-        """Replace the pieces by others, which get a transcript of their own."""
+        """Replace the pieces by others, of another length, with a transcript of their own."""
+        self.headers = tuple(pair for pair in self.headers if pair[0] != b"content-length")
         self.transcript = transcript = Transcript()
         self.filter(pieces)
         self.filter(_recorded(pieces, transcript))
@@ -761,20 +762,14 @@ EVENT_STREAMS = (b"text/event-stream", b"application/vnd.amazon.eventstream")
 
 
 def form_of_body(headers: Sequence[tuple[bytes, bytes]]) -> tuple[bool, bool]:
-    """Return ``is_event_stream`` and ``is_plain`` of an answer."""
+    """Return two properties of an answer.
+
+    They are whether it is a stream of events, in any framing that a dialect knows, and whether it
+    can be read as it is, because it is not compressed.
+    """
     found = dict(headers[::-1])  # of several headers with a name the first one counts
     kind, encoding = found.get(b"content-type"), found.get(b"content-encoding")
     return (
         kind is not None and kind.lower().startswith(EVENT_STREAMS),
         encoding is None or encoding.strip().lower() == b"identity",
     )
-
-
-def is_event_stream(headers: Headers) -> bool:
-    """Tell whether an answer is a stream of events, in any framing that a dialect knows."""
-    return form_of_body(headers)[0]
-
-
-def is_plain(headers: Headers) -> bool:
-    """Tell whether the body can be read as it is: it is not compressed."""
-    return form_of_body(headers)[1]

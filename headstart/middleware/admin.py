@@ -207,22 +207,18 @@ async def learning(engine: Engine) -> list[DomainView]:
     """Show the learning domains in memory: rule, threshold, alarm, labels, audits."""
     hit_decider = _hit_decider(engine)
     domains = hit_decider.learner.domains
-    views = []
-    for name in domains.names():
-        domain = domains.get(name)
-        views.append(
-            DomainView(
-                domain=name,
-                max_error=domain.error_limit.max_error,
-                error_of=domain.error_limit.error_of,
-                confidence=domain.error_limit.confidence,
-                audit_rate=hit_decider.audits.rate(
-                    domain.audit_rate(hit_decider.audits.settings.rate)
-                ),
-                status=domain.status(),
-            )
+    audits, named = hit_decider.audits, [(name, domains.get(name)) for name in domains.names()]
+    return [
+        DomainView(
+            domain=name,
+            max_error=domain.error_limit.max_error,
+            error_of=domain.error_limit.error_of,
+            confidence=domain.error_limit.confidence,
+            audit_rate=audits.rate(domain.audit_rate(audits.settings.rate)),
+            status=domain.status(),
         )
-    return views
+        for name, domain in named
+    ]
 
 
 @get("/learning/{domain:str}/state", media_type="application/octet-stream")

@@ -14,10 +14,9 @@ import msgspec
 from anyio import to_thread
 
 from headstart.errors import StoreError
-from headstart.middleware.asgi import ADMIN_PREFIX, not_found
+from headstart.middleware.asgi import ADMIN_PREFIX, not_found, send_json
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.learning.hit_decisions import Reviews
-from headstart.middleware.respond import json_headers, send_whole
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -177,10 +176,10 @@ class AdminFront:
         if self._app is None and scope["method"] == "GET":
             match raw_path(scope).removeprefix(ADMIN_PREFIX):
                 case b"health":
-                    return await _answer(send, 200, Health())
+                    return await send_json(send, 200, msgspec.json.encode(Health()))
                 case b"ready":
                     found = await readiness(self._state)
-                    return await _answer(send, found.code, found)
+                    return await send_json(send, found.code, msgspec.json.encode(found))
         await (await self._built())(scope, receive, send)
 
     async def _built(self) -> ASGIApp:
@@ -202,8 +201,3 @@ def _with_security_headers(send: Send) -> Send:
         await send(message)
 
     return with_headers
-
-
-async def _answer(send: Send, status: int, value: Health | Readiness) -> None:
-    body = msgspec.json.encode(value)
-    await send_whole(send, status, json_headers(body), body)

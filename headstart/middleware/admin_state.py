@@ -421,16 +421,12 @@ def sum_counts(counts: Iterable[CallCount]) -> list[CallCount]:
     sums: dict[tuple[str, str], CallCount] = {}
     for each in counts:
         place = each.upstream, each.model
-        other = sums.get(place)
-        sums[place] = (
-            each
-            if other is None
-            else replace(
-                other,
-                calls=other.calls + each.calls,
-                failed=other.failed + each.failed,
-                cost_usd=other.cost_usd + each.cost_usd,
-            )
+        known = sums.get(place) or replace(each, calls=0, failed=0, cost_usd=0.0)
+        sums[place] = replace(
+            known,
+            calls=known.calls + each.calls,
+            failed=known.failed + each.failed,
+            cost_usd=known.cost_usd + each.cost_usd,
         )
     return [sums[place] for place in sorted(sums)]
 

@@ -14,7 +14,8 @@ import functools
 import inspect
 import sys
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
 import anyio
 
@@ -49,6 +50,7 @@ class HandlerAnswer(NamedTuple):
     """The whole body, or its pieces as they arrive."""
 
 
+@dataclass(eq=False, repr=False)
 class CheckedRequest:
     """One request that passes the app's checks before its lookup.
 
@@ -56,38 +58,33 @@ class CheckedRequest:
     framework's. The client's messages are read once, for both.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        endpoint: MatchedEndpoint,
-        path: bytes,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        self.scope = for_all(scope)
+    engine: Engine
+    endpoint: MatchedEndpoint
+    path: bytes
+    of_client: Scope
+    """The scope from the server; ``scope`` is the one that the framework gets."""
+    receive: InitVar[Receive]
+    host_send: Send
+    _engine_side: asyncio.Task[None] | None = None
+    _to_engine: Send | None = None
+    """Takes the app's answer, after the engine has called the app."""
+    _shared: bool = False
+    """Others may wait for the app's answer, so it goes on when this client leaves."""
+    _decided: asyncio.Event = field(default_factory=asyncio.Event)
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no client waits for the app's answer any more."""
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
+    _error: BaseException | None = None
+    _refusal: Exception | None = None
+    _answered: bool = False
+    _status: int = 0
+
+    def __post_init__(self, receive: Receive) -> None:
+        self.scope = for_all(self.of_client)
         """The scope that the framework works with, and writes into."""
         self.loop = asyncio.get_running_loop()
-        self._engine = engine
-        self._endpoint = endpoint
-        self._path = path
-        self._of_client = scope
-        self._places = {name: scope[name] for name in _PLACES if name in scope}
-        self._host_send = send
-        self._incoming = _Incoming(receive, engine.options.max_body_bytes)
-        self._engine_side: asyncio.Task[None] | None = None
-        self._to_engine: Send | None = None
-        """Takes the app's answer, after the engine has called the app."""
-        self._shared = False
-        """Others may wait for the app's answer, so it goes on when this client leaves."""
-        self._decided = asyncio.Event()
-        self._released = asyncio.Event()
-        """Set when no client waits for the app's answer any more."""
-        self._over = asyncio.Event()
-        self._error: BaseException | None = None
-        self._refusal: Exception | None = None
-        self._answered = False
-        self._status = 0
+        self._places = {name: self.of_client[name] for name in _PLACES if name in self.of_client}
+        self._incoming = _Incoming(receive, self.engine.options.max_body_bytes)
         self._give, self._take = anyio.create_memory_object_stream[Message](2)
 
     async def run(self, app: ASGIApp) -> None:
@@ -97,7 +94,7 @@ class CheckedRequest:
             await app(self.scope, self._receive, self._send)
         except BaseException as error:
             self._error = error
-            show_written(self._of_client, self.scope)
+            show_written(self.of_client, self.scope)
             raise
         finally:
             _current.reset(token)
@@ -107,7 +104,7 @@ class CheckedRequest:
             raise self._refusal
         if self._engine_side is None and self._status == 200:
             _warn_once(
-                f"{self._endpoint.name} has an Endpoint with after_checks=True, but its handler is "
+                f"{self.endpoint.name} has an Endpoint with after_checks=True, but its handler is "
                 "not decorated with headstart.after_checks, next to def: nothing is cached"
             )
 
@@ -129,7 +126,7 @@ class CheckedRequest:
         if self._engine_side is not None or self._incoming.too_long:
             return None
         self._incoming.wanted = True
-        self._engine_side = self._engine.spawn(self._ask, {**self.scope, **self._places})
+        self._engine_side = self.engine.spawn(self._ask, {**self.scope, **self._places})
         await self._decided.wait()
         if self._to_engine is not None:
             return None
@@ -152,9 +149,9 @@ class CheckedRequest:
     async def _ask(self, scope: Scope) -> None:
         """Let the engine answer."""
         try:
-            receive, path = self._incoming.for_engine, self._path
-            await self._engine.handle(
-                self._endpoint, path, scope, receive, self._answer, self._call
+            receive = functools.partial(self._incoming.next, "engine")
+            await self.engine.handle(
+                self.endpoint, self.path, scope, receive, self._answer, self._call
             )
         except Exception as error:  # noqa: BLE001 - raised where the framework waits for it
             self._refusal = error
@@ -165,7 +162,7 @@ class CheckedRequest:
     async def _answer(self, message: Message) -> None:
         """Send a message of the engine: to the client on a miss, else to the handler."""
         if self._to_engine is not None:
-            return await self._host_send(message)
+            return await self.host_send(message)
         self._decided.set()
         try:
             await self._give.send(message)
@@ -180,7 +177,7 @@ class CheckedRequest:
         self._incoming.wanted = self._shared
         self._to_engine = send
         self._decided.set()
-        watcher = self._engine.spawn(watch, receive, self._released.set) if self._shared else None
+        watcher = self.engine.spawn(watch, receive, self._released.set) if self._shared else None
         try:
             await self._over.wait()
         finally:
@@ -193,12 +190,12 @@ class CheckedRequest:
         """Send a message of the framework."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            show_written(self._of_client, self.scope)
+            show_written(self.of_client, self.scope)
             # Django writes the names of our headers with capitals.
             if self._engine_side is not None:
                 named = [(name.lower(), value) for name, value in message.get("headers", ())]
                 message = {**message, "headers": named}
-        await (self._host_send if self._to_engine is None else self._to_engine)(message)
+        await (self.host_send if self._to_engine is None else self._to_engine)(message)
 
     async def _receive(self) -> Message:
         """Receive for the framework: the client's messages, and its leaving unless others wait."""
@@ -207,7 +204,7 @@ class CheckedRequest:
 
             async def read() -> None:
                 nonlocal found
-                message = await self._incoming.for_app()
+                message = await self._incoming.next("app")
                 if message["type"] == "http.disconnect" and self._shared:
                     return  # the app is told when the last client that waits has left
                 found = message
@@ -239,13 +236,8 @@ class _Incoming:
         """More bytes were read than the engine accepts."""
         return self._left < 0
 
-    async def for_app(self) -> Message:
-        return await self._next("app")
-
-    async def for_engine(self) -> Message:
-        return await self._next("engine")
-
-    async def _next(self, reader: str) -> Message:
+    async def next(self, reader: Literal["app", "engine"]) -> Message:
+        """Return the next message for one of the readers."""
         at = self._positions[reader]
         while at - self._dropped >= len(self._messages):
             async with self._reading:
@@ -369,19 +361,30 @@ def _outside(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
 
 def _response(scope: Scope, args: tuple[object, ...], answer: HandlerAnswer) -> object:
     """Return an answer as a response of the framework that called the handler."""
+    status, body = answer.status, cast("Any", answer.body)
+    is_whole = isinstance(body, bytes)
     if "django" in sys.modules:
-        from django.http import HttpRequest
+        from django import http
 
-        if any(isinstance(each, HttpRequest) for each in args):
-            return _django(answer)
+        if any(isinstance(each, http.HttpRequest) for each in args):
+            kind = http.HttpResponse if is_whole else http.StreamingHttpResponse
+            return kind(body, status=status, headers=_texts(answer.headers))
     if "quart" in sys.modules:
         import quart
 
         if quart.has_request_context():
-            return quart.Response(answer.body, answer.status, headers=_texts(answer.headers))
+            return quart.Response(body, status, headers=_texts(answer.headers))
     if "litestar_app" in scope:
-        return _litestar(answer)
-    return _starlette(answer)
+        from litestar.response import Response, Stream
+
+        return (Response if is_whole else Stream)(
+            body, status_code=status, headers=_texts(answer.headers)
+        )
+    from starlette import responses
+
+    response = (responses.Response if is_whole else responses.StreamingResponse)(body, status)
+    response.raw_headers = [*answer.headers]
+    return response
 
 
 def _texts(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -391,30 +394,3 @@ def _texts(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
         key, text = name.decode("latin-1"), value.decode("latin-1")
         texts[key] = f"{texts[key]}, {text}" if key in texts else text
     return texts
-
-
-def _starlette(answer: HandlerAnswer) -> object:
-    from starlette.responses import Response, StreamingResponse
-
-    whole, body = isinstance(answer.body, bytes), cast("Any", answer.body)
-    response = (Response if whole else StreamingResponse)(body, answer.status)
-    response.raw_headers = [*answer.headers]
-    return response
-
-
-def _litestar(answer: HandlerAnswer) -> object:
-    from litestar.response import Response, Stream
-
-    whole, body = isinstance(answer.body, bytes), cast("Any", answer.body)
-    return (Response if whole else Stream)(
-        body, status_code=answer.status, headers=_texts(answer.headers)
-    )
-
-
-def _django(answer: HandlerAnswer) -> object:
-    from django.http import HttpResponse, StreamingHttpResponse
-
-    whole = isinstance(answer.body, bytes)
-    return (HttpResponse if whole else StreamingHttpResponse)(
-        answer.body, status=answer.status, headers=_texts(answer.headers)
-    )

@@ -44,12 +44,6 @@ PREFLIGHT_S = 600
 """Seconds for which a browser remembers the answer to a preflight request."""
 
 
-def allowed_origin(scope: Scope, rules: OriginRules) -> bytes | None:
-    """Return the origin of the web page that sent the request, if this origin may read answers."""
-    origins = [value for name, value in scope["headers"] if name == b"origin"]
-    return origins[0] if len(origins) == 1 and rules.allows(origins[0]) else None
-
-
 def adding(send: Send, page_headers: Headers) -> Send:
     """Return a ``send`` that adds headers for browsers to the response."""
 
@@ -62,42 +56,31 @@ def adding(send: Send, page_headers: Headers) -> Send:
     return sending
 
 
-async def answer_preflight(scope: Scope, send: Send) -> bool:
-    """Answer a browser's preflight request (CORS) for a page of an allowed origin.
+async def headers_for_page(scope: Scope, send: Send, rules: OriginRules) -> Headers | None:
+    """Return the headers for browsers. A page of an allowed origin may read the answer.
 
-    Return False if the request is not a preflight.
+    None: the request was the preflight (CORS) of such a page, and is answered.
     """
+    origins = [value for name, value in scope["headers"] if name == b"origin"]
+    if len(origins) != 1 or not rules.allows(origins[0]):
+        return SANDBOX
+    readable = (
+        (b"access-control-allow-origin", origins[0]),
+        (b"access-control-expose-headers", b"*"),
+        (b"vary", b"Origin"),
+    )
     asked = dict(scope["headers"])
     method = asked.get(b"access-control-request-method")
     if scope["method"] != "OPTIONS" or method is None:
-        return False
+        return (*SANDBOX, *readable)
     headers = [
         (b"access-control-allow-methods", method),
         (b"access-control-max-age", b"%d" % PREFLIGHT_S),
     ]
     if names := asked.get(b"access-control-request-headers"):
         headers.append((b"access-control-allow-headers", names))
-    origin = asked[b"origin"]
-    await send_whole(send, 204, (*headers, *_readable(origin)), b"")
-    return True
-
-
-async def headers_for_page(scope: Scope, send: Send, rules: OriginRules) -> Headers | None:
-    """Return the headers for browsers, or None if the request was answered: as a preflight."""
-    origin = allowed_origin(scope, rules)
-    if origin is None:
-        return SANDBOX
-    if await answer_preflight(scope, send):
-        return None
-    return (*SANDBOX, *_readable(origin))
-
-
-def _readable(origin: bytes) -> Headers:
-    return (
-        (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", b"*"),
-        (b"vary", b"Origin"),
-    )
+    await send_whole(send, 204, (*headers, *readable), b"")
+    return None
 
 
 @dataclass(frozen=True)
@@ -444,19 +427,20 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError(scope["type"])
     path = raw_path(scope)
     if path in _OLLAMA_PATHS:
-        return await _answer_body(send, 404, _NO_OLLAMA_PATH)
+        return await send_json(send, 404, _NO_OLLAMA_PATH)
     if path in _COHERE_PATHS:
         # In Cohere's form: of another one the AI SDK's Cohere provider shows nothing.
-        return await _answer_body(send, 404, msgspec.json.encode({"message": _NO_COHERE_PATH}))
+        return await send_json(send, 404, msgspec.json.encode({"message": _NO_COHERE_PATH}))
     await answer_json(send, 404, "not_found", _NO_PATH)
 
 
 async def answer_json(send: Send, status: int, code: str, message: str) -> None:
     """Answer with an error of our own on a path without a dialect."""
-    await _answer_body(send, status, plain_error(code, message))
+    await send_json(send, status, plain_error(code, message))
 
 
-async def _answer_body(send: Send, status: int, body: bytes) -> None:
+async def send_json(send: Send, status: int, body: bytes) -> None:
+    """Answer with a JSON document."""
     await send_whole(send, status, json_headers(body), body)
 
 

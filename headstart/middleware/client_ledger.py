@@ -33,7 +33,7 @@ from headstart.policies.routing.rate_limits import tells_limit
 from headstart.types import Call, Charge, Charged, ChatRequest, LimitUse, Message, Send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.attempts import Attempt
     from headstart.dialects.dialect import LimitHeaders
@@ -218,36 +218,33 @@ class ClientLedger:
     async def admit(self, caller: str, *models: str) -> None:
         """Admit a request that any of these models may answer.
 
-        Without a model, the request cannot be read. Raises ModelForbidden, Forbidden, or OverLimit
-        after too many in this minute.
+        Raises ModelForbidden, or OverLimit after too many in this minute.
         """
         found = self._callers.get(caller)
         if found is None:
             return
-        if not models:
-            _refuse_unknown(found, caller, "requests that cannot be read here", "")
-        await self._admit(found.limits, caller, models)
-
-    async def _admit(self, limits: ClientLimits, caller: str, models: Iterable[str]) -> None:
-        """Admit a request for these models. Raises ModelForbidden or OverLimit."""
         for model in models:
-            if not allows_model(limits, model):
+            if not allows_model(found.limits, model):
                 raise ModelForbidden(
                     f"this API key may not use the model {model!r}: the setting "
                     f"server.client_limits.{caller}.models does not name it"
                 )
-        if limits.requests_per_minute is not None:
-            await self._count_request(caller, limits.requests_per_minute)
+        if found.limits.requests_per_minute is not None:
+            await self._count_request(caller, found.limits.requests_per_minute)
 
     async def admit_request(self, caller: str, request: ChatRequest | None) -> None:
-        """Admit a request; None: it cannot be read. Raises as ``admit``.
+        """Admit a request; None: it cannot be read. Raises as ``admit``, and Forbidden.
 
         If a JSON key occurs twice, the provider may read another model, or another limit, than we
         do.
         """
+        found = self._callers.get(caller)
+        if found is None:
+            return
         if request is None:
+            _refuse_unknown(found, caller, "requests that cannot be read here", "")
             return await self.admit(caller)
-        if request.duplicate_keys and (found := self._callers.get(caller)) is not None:
+        if request.duplicate_keys:
             _refuse_unknown(found, caller, "requests that repeat a JSON key", "")
         document = request.document
         named = [named for field in _ALTERNATIVES for named in _models_in(document.get(field))]
@@ -263,7 +260,7 @@ class ClientLedger:
             return
         if not is_free:
             _refuse_unknown(found, call.caller, "calls to this path", call.model)
-        await self._admit(found.limits, call.caller, (call.model,) if call.model else ())
+        await self.admit(call.caller, *filter(None, (call.model,)))
 
     async def reserve(
         self,

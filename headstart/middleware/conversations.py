@@ -147,9 +147,7 @@ class Conversations:
 
     async def find(self, owner: str, id: str) -> KeptTurn | None:
         """Return a caller's turn, or None. The turn may be marked as deleted."""
-        self._read()
-        kept = self._owners.get(owner)
-        turn = None if kept is None else kept.turns.get(id)
+        turn = self._known(owner, id)
         if turn is None and self.store is not None:
             turn = (await self._load(id)).get(owner)
             if turn is not None:
@@ -158,10 +156,14 @@ class Conversations:
 
     def holds(self, owner: str, id: str) -> bool:
         """Tell whether memory has a caller's turn."""
+        turn = self._known(owner, id)
+        return turn is not None and not turn.deleted and self._lives(turn)
+
+    def _known(self, owner: str, id: str) -> KeptTurn | None:
+        """Return a caller's turn from memory. It may be deleted, or too old."""
         self._read()
         kept = self._owners.get(owner)
-        turn = None if kept is None else kept.turns.get(id)
-        return turn is not None and not turn.deleted and self._lives(turn)
+        return None if kept is None else kept.turns.get(id)
 
     def _lives(self, turn: KeptTurn) -> bool:
         return self.clock() < turn.created + self.limits.ttl_s

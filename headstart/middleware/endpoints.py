@@ -353,12 +353,10 @@ def _asked(function: Callable[[Mapping[str, Any]], Any], document: dict[str, Any
 def _split(value: Any, path: list[str]) -> tuple[Any, Any]:
     """Return the value at ``path`` and a copy of the document with null in its place."""
     step, *more = path
-    key: Any = step
-    if isinstance(value, list) and step.lstrip("-").isdigit():
-        key = int(step)
     try:
+        key: Any = int(step) if isinstance(value, list) else step
         inner = value[key]
-    except (KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError, ValueError):
         return None, value
     found, rest = _split(inner, more) if more else (inner, None)
     copy = list(value) if isinstance(value, list) else dict(value)
@@ -423,8 +421,19 @@ DEPLOYMENT = "headstart.deployment"
 _PATH = re.compile(rb"/openai/(?:deployments/([^/]+)/|v1/)?(?=.)")
 
 
-class _ModelOfBody(msgspec.Struct):
-    model: object = None
+class _Named(msgspec.Struct):
+    model: str = ""
+
+
+_read_named = msgspec.json.Decoder(_Named).decode
+
+
+def named_model(body: bytes) -> str:
+    """Return the model that a JSON body names, or ""."""
+    try:
+        return _read_named(body).model
+    except UNDECODABLE:
+        return ""
 
 
 def as_openai(scope: Scope) -> Scope | None:
@@ -462,9 +471,9 @@ def with_deployment(body: bytes, name: str, check: Callable[[bytes], None]) -> b
     decode.
     """
     check(body)
+    if named_model(body) == name:
+        return body
     try:
-        if msgspec.json.decode(body, type=_ModelOfBody).model == name:
-            return body
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except UNDECODABLE:
         return body

@@ -165,6 +165,7 @@ def _matching(given: Sequence[bytes], keys: Sequence[ClientKey]) -> list[ClientK
     ]
 
 
+@dataclass(frozen=True)
 class AccessControl:
     """Admits or refuses requests by their headers, before anything else is read.
 
@@ -172,20 +173,17 @@ class AccessControl:
     key is needed.
     """
 
-    def __init__(
-        self, client_keys: Sequence[ClientKey] = (), origins: OriginRules | None = None
-    ) -> None:
-        self._client_keys = client_keys
-        self._origins = origins
+    client_keys: Sequence[ClientKey] = field(default=(), repr=False)
+    origins: OriginRules | None = None
 
     def admit(self, scope: Scope) -> str:
         """Return the name of the caller's key; "": it has none.
 
         Raises Unauthorized or Forbidden unless the request may come in.
         """
-        keys, headers = self._client_keys, scope["headers"]
+        keys, headers = self.client_keys, scope["headers"]
         name = check_client_key(tuple(headers), scope["query_string"], keys) if keys else ""
-        if self._origins is not None and (why := self._origins.refusal(headers)):
+        if self.origins is not None and (why := self.origins.refusal(headers)):
             raise Forbidden(why)
         return name
 
@@ -413,7 +411,9 @@ class Callers:
             address = ip_address(client[0])
         except ValueError:
             return False
-        return any(address in network for network in self._trusted)
+        # A server that listens on "::" gets an IPv4 address in its form for IPv6.
+        short = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network or short in network for network in self._trusted)
 
 
 class SplittingHeaders:
@@ -425,11 +425,9 @@ class SplittingHeaders:
     def note(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Count the values of headers that tell callers apart."""
         for name, value in headers:
-            values = self._values.get(name)
-            if values is None:
-                if len(self._values) >= MOST_NAMES:
-                    continue
-                values = self._values[name] = set()
+            if name not in self._values and len(self._values) >= MOST_NAMES:
+                continue
+            values = self._values.setdefault(name, set())
             if len(values) < MANY_VALUES:
                 values.add(hash(value))
                 if len(values) == MANY_VALUES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -73,6 +74,7 @@ class _Unexpected(Exception):
 class _RequestItems(NamedTuple):
     """The items of a request, and which of them the cache has."""
 
+    context: RequestContext
     key: CacheKey
     exacts: list[str]
     """The exact key of each item, in the client's order."""
@@ -105,7 +107,7 @@ class ItemAnswers:
             try:
                 entry = await self._compose_entry(items)
             except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
-                items, reason = self._forget_found(items, context), self._failed("replay", error)
+                items, reason = self._forget_found(items), self._failed("replay", error)
             else:
                 context.lookup = Lookup(outcome=Outcome.EXACT, entry=entry)
                 now = self.pump.clock()
@@ -114,7 +116,7 @@ class ItemAnswers:
         if context.prepared.directives.only_if_cached:
             raise NotCached("not all items are cached, and Cache-Control: only-if-cached was sent")
         self.engine.limit(context)
-        await self._ask(context, items, reason, app)
+        await self._ask(items, reason, app)
 
     async def _look_up(
         self, context: RequestContext, finder: Finder, key: CacheKey
@@ -139,12 +141,12 @@ class ItemAnswers:
         missing = {exact: item for exact, item in by_key.items() if exact not in found}
         context.items = len(items)
         context.item_hits = sum(exact in found for exact in exacts)
-        return _RequestItems(key, exacts, found, missing), reason
+        return _RequestItems(context, key, exacts, found, missing), reason
 
-    def _forget_found(self, items: _RequestItems, context: RequestContext) -> _RequestItems:
+    def _forget_found(self, items: _RequestItems) -> _RequestItems:
         """Return a request for which the cache has no item."""
-        context.item_hits = 0
-        request = context.prepared.request
+        items.context.item_hits = 0
+        request = items.context.prepared.request
         assert request is not None
         missing = dict(zip(items.exacts, request.document["items"], strict=True))
         return items._replace(found={}, missing=missing)
@@ -167,9 +169,9 @@ class ItemAnswers:
             expires=min(expires, default=None),
         )
 
-    async def _ask(
-        self, context: RequestContext, items: _RequestItems, reason: str | None, app: ASGIApp
-    ) -> None:
+    async def _ask(self, items: _RequestItems, reason: str | None, app: ASGIApp) -> None:
+        """Let a provider answer for the missing items."""
+        context = items.context
         prepared, form = context.prepared, context.endpoint.document
         assert form is not None
         body = None
@@ -188,12 +190,8 @@ class ItemAnswers:
             context.lookup = Lookup(outcome=Outcome.JOINED)
         else:
             flight = self.engine.start(context, None, join_key, app, body=body)
-
-        async def compose(flight: Flight, reply: Reply, body: bytes | None) -> bytes | None:
-            return await self._compose(context, items, flight, reply, body)
-
         try:
-            await self.engine.send_flight(context, flight, compose)
+            await self.engine.send_flight(context, flight, partial(self._compose, items))
         except _Unexpected:
             await self._ask_for_all(context, app)
 
@@ -210,17 +208,12 @@ class ItemAnswers:
             context.attempts = booked + context.attempts
 
     async def _compose(
-        self,
-        context: RequestContext,
-        items: _RequestItems,
-        flight: Flight,
-        reply: Reply,
-        body: bytes | None,
+        self, items: _RequestItems, flight: Flight, reply: Reply, body: bytes | None
     ) -> bytes | None:
         """Return the client's answer, made from a provider's whole one. Raises _Unexpected."""
         if reply.status == 200 and body is not None:
             if flight.reading is None:
-                flight.reading = self.engine.spawn(self._keep, context, items, flight, reply, body)
+                flight.reading = self.engine.spawn(self._keep, items, flight, reply, body)
             await asyncio.wait((flight.reading,))
         if flight.vectors is None:
             why = "too-large" if body is None else "unreadable"
@@ -233,35 +226,24 @@ class ItemAnswers:
         size = _size(items.found.values()) + len(body or b"")
         return await _run(size, _merge, items, flight.vectors)
 
-    async def _keep(
-        self,
-        context: RequestContext,
-        items: _RequestItems,
-        flight: Flight,
-        reply: Reply,
-        body: bytes,
-    ) -> None:
+    async def _keep(self, items: _RequestItems, flight: Flight, reply: Reply, body: bytes) -> None:
         """Read the items of an answer, and store them."""
         cache = self.pump.cache
         vectors = await _run(len(body), read_vectors, body, len(items.missing))
         origin = flight.origin
         if vectors is None or origin is None or cache is None:
             return
-        entries = self._entries(context, items, vectors, reply, origin)
+        entries = self._entries(items, vectors, reply, origin)
         for entry in entries:
             cache.keep(entry)
         flight.vectors = vectors
         self.engine.spawn(cache.put_each, entries)
 
     def _entries(
-        self,
-        context: RequestContext,
-        items: _RequestItems,
-        vectors: Vectors,
-        reply: Reply,
-        origin: Origin,
+        self, items: _RequestItems, vectors: Vectors, reply: Reply, origin: Origin
     ) -> list[Entry]:
-        now, life_s = self.pump.clock(), context.prepared.lifetime.seconds
+        prepared, now = items.context.prepared, self.pump.clock()
+        life_s = prepared.lifetime.seconds
         origin = msgspec.structs.replace(origin, model=vectors.model or origin.model)
         origins = _shares(origin, [len(item) for item in items.missing.values()])
         # Mistral's clients refuse an answer without an id.
@@ -274,7 +256,7 @@ class ItemAnswers:
                 origin=share,
                 created=now,
                 expires=None if life_s is None else now + life_s,
-                tags=context.prepared.tags,
+                tags=prepared.tags,
                 transforms=reply.transforms,
             )
             for exact, vector, share in zip(items.missing, vectors.items, origins, strict=True)

@@ -368,13 +368,18 @@ class LiveDrafts:
             account=self._account(owner),
         )
         # Errors in the request are reported now, and not while the text is typed.
-        context = self.engine.draft(of_call, endpoint, draft.template.body("?"), draft.id)
+        context = self._context(draft, "?")
         self._drafts[draft.id] = draft
         draft.size = size
         self._size += size
         self._prolong(draft)
         self.engine.connect_early(context)
         return draft
+
+    def _context(self, draft: PromptDraft, text: str) -> RequestContext:
+        """Return the context of a call with this text. Raises RequestError."""
+        body = draft.template.body(text)
+        return self.engine.draft(draft.scope, draft.endpoint, body, draft.id)
 
     def _account(self, owner: str) -> WasteAccount:
         account = self._accounts.get(owner) or WasteAccount(self.settings.max_extra_cost)
@@ -451,8 +456,7 @@ class LiveDrafts:
                 await self._warm(draft)
             if trigger is None:
                 await asyncio.sleep(LOOKUP_PAUSE_S)
-            body = draft.template.body(draft.text)
-            context = self.engine.draft(draft.scope, draft.endpoint, body, draft.id)
+            context = self._context(draft, draft.text)
             if "lookup" in draft.stages:
                 found = await self.engine.look_up_draft(context)
                 draft.change(cache="off" if found is None else "hit" if found else "miss")
@@ -471,9 +475,7 @@ class LiveDrafts:
 
     async def _warm(self, draft: PromptDraft) -> None:
         """Fill the provider's prompt cache with the unchanging part of the prompt, if that pays."""
-        body = draft.template.body(draft.text or "?")
-        whole = self.engine.draft(draft.scope, draft.endpoint, body, draft.id)
-        context = self.engine.limited_draft(whole, WARM_TOKENS)
+        context = self.engine.limited_draft(self._context(draft, draft.text or "?"), WARM_TOKENS)
         estimate = self.engine.estimate_draft(context)
         refusal = refuse_warming(
             draft.template,
@@ -495,10 +497,8 @@ class LiveDrafts:
         segment = next_segment(draft.text, draft.inferences)
         if segment is None or draft.inferring is not None:
             return
-        asked = inference_prompt(segment, draft.inferences)
-        body = draft.template.body(asked)
-        whole = self.engine.draft(draft.scope, draft.endpoint, body, draft.id)
-        context = self.engine.limited_draft(whole, INFER_TOKENS)
+        asked = self._context(draft, inference_prompt(segment, draft.inferences))
+        context = self.engine.limited_draft(asked, INFER_TOKENS)
         estimate = self.engine.estimate_draft(context)
         left_usd = draft.left_usd(self.settings.infer_usd)
         if refuse_cost(estimate, budget_usd=left_usd) is None:
@@ -527,12 +527,8 @@ class LiveDrafts:
     async def _call(self, draft: PromptDraft, context: RequestContext, trigger: Trigger) -> None:
         """Make the call for the whole text, if that pays."""
         estimate, use = self.engine.estimate_draft(context), self._use.share(trigger)
-        refusal = refuse_call(
-            estimate,
-            use,
-            draft.account,
-            budget_usd=draft.left_usd(self.settings.answer_usd),
-        )
+        left_usd = draft.left_usd(self.settings.answer_usd)
+        refusal = refuse_call(estimate, use, draft.account, budget_usd=left_usd)
         if draft.calls >= self.settings.max_calls:
             refusal = "max-calls"
         if refusal is not None:
@@ -584,17 +580,13 @@ class LiveDrafts:
             if purpose == "inference":
                 self._inferred(draft, kept)
             else:
-                self._note_warm(draft, kept, spent)
+                # Learn the extra cost of a call that filled the prompt cache.
+                draft.account.reserve(-kept.reserved_usd)
+                draft.account.warmed(spent, self._cold_cost(context)[1])
                 draft.change(warm=became)
 
         flight.pump.add_done_callback(settled)
         return kept
-
-    def _note_warm(self, draft: PromptDraft, kept: KeptCall, spent_usd: float) -> None:
-        """Learn the extra cost of a call that filled the prompt cache."""
-        draft.account.reserve(-kept.reserved_usd)
-        _, discount_usd = self._cold_cost(kept.context)
-        draft.account.warmed(spent_usd, discount_usd)
 
     def _cold_cost(self, context: RequestContext) -> tuple[float, float]:
         """Return the cost of a call without the prompt cache, and what the cache saves, in USD."""

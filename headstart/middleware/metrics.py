@@ -108,10 +108,12 @@ class SavingsCounters:
     before the metrics are read, and not when requests are served.
     """
 
-    def __init__(self, counter: Callable[..., Counter]) -> None:
-        """``counter`` makes a counter of a name, a text and labels. A counter never falls."""
-        self.models: frozenset[str] | set[str] = frozenset()
-        """The models that have labels of their own."""
+    def __init__(self, counter: Callable[..., Counter], models: set[str]) -> None:
+        """``counter`` makes a counter of a name, a text and labels. A counter never falls.
+
+        ``models`` are the models that have labels of their own, of which more may come.
+        """
+        self._models = models
         self._rows: list[Served] = []
         self._usual, self._prompts = UsualCalls(MOST_CALLS), RecentPrompts()
         of_hits, of_requests = ("kind", "route", "model"), ("route", "model")
@@ -176,7 +178,7 @@ class SavingsCounters:
             counter.labels(*labels).inc(max(0.0, value))
 
     def _label(self, model: str) -> str:
-        return model if model in self.models else OTHER
+        return model if model in self._models else OTHER
 
 
 class PrometheusObserver:
@@ -189,7 +191,6 @@ class PrometheusObserver:
         """The models that have labels of their own."""
         self._bound_attempts: dict[tuple[str, AttemptRole, AttemptOutcome], _BoundAttempt] = {}
         self._define_counters(registry)
-        self._savings.models = self._models
         self._define_histograms(registry)
         self._define_gauges(registry)
 
@@ -232,7 +233,7 @@ class PrometheusObserver:
         self._cost = counter(
             "cost_usd", "Dollars that calls to providers cost.", "upstream", "outcome"
         )
-        self._savings = SavingsCounters(counter)
+        self._savings = SavingsCounters(counter, self._models)
         self._removed = counter(
             "tokens_removed", "Tokens that were removed from prompts and answers.", "kind"
         )
@@ -285,17 +286,22 @@ class PrometheusObserver:
         self._queue = histogram("encoder_queue", "Seconds of waiting for the encoder.", ENCODINGS_S)
 
     def _define_gauges(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"headstart_{name}", text, registry=registry)
-
-        self._entries = gauge("entries", "Answers in the store.")
-        self._bytes = gauge("entries_bytes", "Bytes of the answers in the store.")
-        self._partitions = gauge(
-            "partitions", "Groups of requests that may share answers by meaning."
-        )
-        self._in_flight = gauge("upstream_calls_in_flight", "Calls to providers that run now.")
-        self._websockets = gauge("websockets_open", "WebSockets that are open now.")
-        self._encoder_queue = gauge("encoder_queue_length", "Texts that wait for the encoder now.")
+        self._levels = {
+            field: Gauge(f"headstart_{name}", text, registry=registry)
+            for field, name, text in (
+                ("entries", "entries", "Answers in the store."),
+                ("bytes", "entries_bytes", "Bytes of the answers in the store."),
+                (
+                    "partitions",
+                    "partitions",
+                    "Groups of requests that may share answers by meaning.",
+                ),
+                ("in_flight", "upstream_calls_in_flight", "Calls to providers that run now."),
+                ("websockets", "websockets_open", "WebSockets that are open now."),
+                ("encoder_queue", "encoder_queue_length", "Texts that wait for the encoder now."),
+            )
+        }
+        """By the names of the fields of ``Levels``."""
         self._hedges = {
             field: Gauge(f"headstart_{field}_ratio", text, ("route", "strategy"), registry=registry)
             for field, text in (
@@ -456,12 +462,9 @@ class PrometheusObserver:
 
     def expose(self, levels: Levels) -> bytes:
         """Return all metrics as Prometheus text. Reads the process's figures: call off the loop."""
-        self._entries.set(_known(levels.entries))
-        self._bytes.set(_known(levels.bytes))
-        self._partitions.set(_known(levels.partitions))
-        self._in_flight.set(levels.in_flight)
-        self._websockets.set(levels.websockets)
-        self._encoder_queue.set(levels.encoder_queue)
+        for field, gauge in self._levels.items():
+            level = getattr(levels, field)
+            gauge.set(math.nan if level is None else level)
         for hedging in levels.hedges:
             for field, gauge in self._hedges.items():
                 gauge.labels(hedging.route, hedging.strategy).set(getattr(hedging, field))
@@ -469,7 +472,3 @@ class PrometheusObserver:
         for limit in levels.limits:
             self._limits.labels(limit.caller, limit.limit).set(limit.share)
         return generate_latest(self._registry)
-
-
-def _known(level: int | None) -> float:
-    return math.nan if level is None else level

@@ -248,14 +248,12 @@ _Cause: TypeAlias = tuple[str, str, int, str]
 """Upstream, kind, status and reason of a failed call."""
 
 
+@dataclass(slots=True)
 class _Quiet:
     """A logged cause: when it may be logged again, and how often it came meanwhile."""
 
-    __slots__ = ("more", "until")
-
-    def __init__(self, until: float) -> None:
-        self.until = until
-        self.more = 0
+    until: float
+    more: int = 0
 
 
 def _causes(served: Served) -> Iterator[_Cause]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from headstart.dialects.dialect import Dialect, Frame, FrameCutter, JSONDecoder, UpstreamDialect
 from headstart.dialects.registry import TEXT_FIELDS, read_usage
 from headstart.errors import UpstreamProtocolError
-from headstart.reply import is_event_stream, is_plain
+from headstart.reply import form_of_body
 from headstart.types import (
     UNDECODABLE,
     Ended,
@@ -779,9 +779,10 @@ def error_event(frames: bytes) -> bytes:
 
 def body_reader(status: int, headers: Headers, dialect: Dialect | None) -> BodyReader:
     """Return the reader for an answer that is passed on unchanged. A compressed one is not read."""
-    if dialect is None or not is_plain(headers):
+    is_stream, is_plain = form_of_body(headers)
+    if dialect is None or not is_plain:
         return BodyReader()
-    if is_event_stream(headers):
+    if is_stream:
         return StreamReader(dialect)
     return DocumentReader(dialect, status)
 

@@ -51,7 +51,13 @@ from headstart.middleware.body import (
     watch,
 )
 from headstart.middleware.conversations import Conversations, KeptTurn, refuse_compressed
-from headstart.middleware.endpoints import DEPLOYMENT, has_dot_segment, raw_path, with_deployment
+from headstart.middleware.endpoints import (
+    DEPLOYMENT,
+    has_dot_segment,
+    named_model,
+    raw_path,
+    with_deployment,
+)
 from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import (
@@ -69,10 +75,8 @@ from headstart.middleware.router import NO_ROUTE, ModelLists, Router, chat_path,
 from headstart.observe import Observer, Served
 from headstart.policies.route_rules import RouteRule, first_rule
 from headstart.policies.routing.failures import FailureKind
-from headstart.reply import is_plain
 from headstart.types import (
     KEPT_BYTES,
-    UNDECODABLE,
     Call,
     Headers,
     Message,
@@ -491,7 +495,7 @@ async def _lacks_path(reply: Reply) -> bool:
 
     A compressed answer is not read. The reply keeps all of its pieces.
     """
-    if reply.status not in _NO_PATH or not is_plain(reply.headers):
+    if reply.status not in _NO_PATH or not reply.is_plain:
         return False
     pieces = reply.pieces
     first = await anext(pieces, Piece(b""))
@@ -522,21 +526,6 @@ def _repeats_keys(body: bytes) -> bool:
         return True
 
 
-class _Named(msgspec.Struct):
-    model: str = ""
-
-
-_read_named = msgspec.json.Decoder(_Named).decode
-
-
-def named_model(body: bytes) -> str:
-    """Return the model that a JSON body names, or ""."""
-    try:
-        return _read_named(body).model
-    except UNDECODABLE:
-        return ""
-
-
 def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderList:
     """Return an upstream's headers for the client, with our own."""
     allowed = allowed_headers(headers)
@@ -565,8 +554,7 @@ async def _send_own(
     relayed: _RelayedRequest, body: bytes, status: bytes, *more: tuple[bytes, bytes]
 ) -> None:
     """Answer with a JSON document of our own; ``status`` is for ``cache-status``."""
-    headers = [*_headers(body, status, relayed.id), *more]
-    await send_whole(relayed.send, 200, headers, body)
+    await send_whole(relayed.send, 200, [*_headers(body, status, relayed.id), *more], body)
 
 
 def _headers(document: bytes, status: bytes, request_id: str) -> HeaderList:

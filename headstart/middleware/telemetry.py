@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -33,10 +34,10 @@ except ImportError as error:
     raise MissingExtra("otel", "sending traces") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from opentelemetry.context import Context
-    from opentelemetry.metrics import Meter
+    from opentelemetry.metrics import Histogram, Meter
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, Tracer
 
@@ -103,15 +104,13 @@ def operation_of(endpoint: str) -> str:
     return _OPERATIONS.get(endpoint, "chat")
 
 
+@dataclass(slots=True, eq=False)
 class _RequestTrace:
     """The span of a request, its HTTP method, and whether its result is known."""
 
-    __slots__ = ("booked", "method", "span")
-
-    def __init__(self, span: Span, method: str) -> None:
-        self.span = span
-        self.method = method
-        self.booked = False
+    span: Span
+    method: str
+    booked: bool = False
 
 
 class Tracing:
@@ -291,28 +290,24 @@ class OpenTelemetryObserver:
     def __init__(self, meter: Meter, upstreams: Iterable[UpstreamSettings] = ()) -> None:
         self._providers = {each.name: provider_name(each) for each in upstreams}
         self._prompts = RecentPrompts()
-        self._duration = meter.create_histogram(
-            "gen_ai.client.operation.duration",
-            "s",
-            "Time to the end of the answer",
-            explicit_bucket_boundaries_advisory=_SECONDS,
+
+        def histogram(name: str, unit: str, text: str, bounds: Sequence[float]) -> Histogram:
+            return meter.create_histogram(
+                f"gen_ai.{name}", unit, text, explicit_bucket_boundaries_advisory=bounds
+            )
+
+        self._duration = histogram(
+            "client.operation.duration", "s", "Time to the end of the answer", _SECONDS
         )
-        self._ttft = meter.create_histogram(
-            "gen_ai.server.time_to_first_token",
-            "s",
-            "Time to the first content sent",
-            explicit_bucket_boundaries_advisory=_FIRST_SECONDS,
+        self._ttft = histogram(
+            "server.time_to_first_token", "s", "Time to the first content sent", _FIRST_SECONDS
         )
-        self._tokens = meter.create_histogram(
-            "gen_ai.client.token.usage",
-            "{token}",
-            "Tokens that were paid for",
-            explicit_bucket_boundaries_advisory=_TOKENS,
+        self._tokens = histogram(
+            "client.token.usage", "{token}", "Tokens that were paid for", _TOKENS
         )
         self._saved = meter.create_counter(
             "headstart.saved.tokens", "{token}", "Tokens of the calls that were not made"
         )
-
         self._cost = meter.create_counter(
             "headstart.cost", "{USD}", "Dollars that requests and their audits cost"
         )

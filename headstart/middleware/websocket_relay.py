@@ -385,19 +385,17 @@ class _RelayedSocket:
     async def _watch(self) -> None:
         """Wait for the end, and end a WebSocket that is idle or too old."""
         loop, limits = asyncio.get_running_loop(), self.limits
-        idle_s, whole_s = limits.websocket_idle_s, limits.websocket_deadline_s
-        begun = loop.time()
-        while not self._ended.done():
-            now = loop.time()
-            lefts = [] if idle_s is None else [self._last + idle_s - now]
-            lefts += [] if whole_s is None else [begun + whole_s - now]
-            left_s = min(lefts, default=None)
-            if left_s is None or left_s > 0:
-                await asyncio.wait((self._ended,), timeout=left_s)
-            elif whole_s is not None and begun + whole_s <= now:
-                self.end(Ending(GOING_AWAY, "server.websocket_deadline_s is over"))
-            else:
-                self.end(Ending(GOING_AWAY, "no message came in server.websocket_idle_s"))
+        idle_s = limits.websocket_idle_s
+        try:
+            async with asyncio.timeout(limits.websocket_deadline_s):
+                while not self._ended.done():
+                    left_s = None if idle_s is None else self._last + idle_s - loop.time()
+                    if left_s is not None and left_s <= 0:
+                        self.end(Ending(GOING_AWAY, "no message came in server.websocket_idle_s"))
+                    else:
+                        await asyncio.wait((self._ended,), timeout=left_s)
+        except TimeoutError:
+            self.end(Ending(GOING_AWAY, "server.websocket_deadline_s is over"))
 
     async def _close(self, socket: UpstreamSocket, by: str, ending: Ending) -> None:
         """Close both sides. The side that ended it gets the answer to its close frame."""
@@ -427,8 +425,8 @@ class _RelayedSocket:
             headers = [
                 *allowed_headers(error.headers),
                 (b"content-length", b"%d" % len(body)),
+                (b"x-headstart-request-id", self.id.encode()),
             ]
-            headers.append((b"x-headstart-request-id", self.id.encode()))
         self.status = status
         with contextlib.suppress(OSError):
             await answer_handshake(self.scope, self.send, status, headers, body)

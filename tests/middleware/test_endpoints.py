@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         ("question", b'{"question":"why?","k":1}', "why?", {"question": None, "k": 1}),
         ("in.text", b'{"in":{"text":"why?","k":1}}', "why?", {"in": {"text": None, "k": 1}}),
         ("m.-1.c", b'{"m":[{"c":"a"},{"c":"b"}]}', "b", {"m": [{"c": "a"}, {"c": None}]}),
+        ("m.--1.c", b'{"m":[{"c":"a"}]}', None, {"m": [{"c": "a"}]}),
+        ("m.c", b'{"m":[{"c":"a"}]}', None, {"m": [{"c": "a"}]}),
         ("question", b'{"k":1}', None, {"k": 1}),
         ("question", b'{"question":7}', None, {"question": 7}),
         (None, b'{"question":"why?"}', None, {"question": "why?"}),

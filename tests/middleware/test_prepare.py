@@ -150,6 +150,17 @@ def test_the_peer_is_checked_again_for_equal_requests() -> None:
         assert caller.post(CHAT, body, headers, peer="10.0.0.2").bypass == "no-identity"
 
 
+@pytest.mark.parametrize("listed", ["10.0.0.1", "10.0.0.0/24", "::ffff:10.0.0.1"])
+def test_a_trusted_proxy_is_known_by_its_address_in_the_form_for_ipv6_too(listed: str) -> None:
+    sharing = SharingOptions(scope="header:x-team", trusted_proxies=(listed,))
+    caller, body = Caller(sharing=sharing), {"model": "m", "messages": []}
+    found = [
+        caller.post(CHAT, body, {"x-team": "red"}, peer=peer).bypass
+        for peer in ("::ffff:10.0.0.1", "::ffff:10.0.1.1", "::1")
+    ]
+    assert found == [None, "no-identity", "no-identity"]
+
+
 def test_the_users_function_is_asked_again_for_equal_requests() -> None:
     teams = {"10.0.0.1": "red"}
     caller = Caller(sharing=SharingOptions(resolve=lambda scope: teams.get(scope["client"][0])))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.interfaces import Store
+
+Saved = TypeVar("Saved", "SavedDomain", "SavedVetoes")
 
 POLL_S = 0.25
 """Longest time until this process learns from a label of another process."""
@@ -175,8 +177,7 @@ class Domains:
     # --- the way in and out of memory -------------------------------------------------------------
 
     async def _load(self, name: str) -> None:
-        saved = await self._saved(name)
-        loaded = self._revive(name, saved)
+        loaded = await self._revive(name)
         await self._catch_up(name, loaded)
         async with self._lock:
             # Later labels are applied here, and from now on by ``_advance``.
@@ -204,23 +205,25 @@ class Domains:
         if next(iter(self._loaded), None) == name:
             del self._loaded[name]
 
-    async def _saved(self, name: str) -> SavedDomain | None:
-        document = await self.store.load_document(_document(name))
-        if document is None:
-            return None
-        try:
-            return msgspec.msgpack.decode(document, type=SavedDomain)
-        except msgspec.DecodeError:
-            logger.warning("a learned snapshot is unreadable: learning it again")
-            return None
-
-    def _revive(self, name: str, saved: SavedDomain | None) -> _LoadedDomain:
+    async def _revive(self, name: str) -> _LoadedDomain:
+        """Return a domain as its snapshot has it, or a fresh one."""
+        what = "a learned snapshot is unreadable: learning it again"
+        saved = await self._saved(_document(name), SavedDomain, what)
         if saved is not None:
             try:
                 return _LoadedDomain(self.restore(saved.snapshot), saved.cursor)
             except SnapshotError as error:
                 logger.warning("learning domain %s starts again: %s", name[:12], error)
         return _LoadedDomain(self.fresh(), "")
+
+    async def _saved(self, name: str, kind: type[Saved], unreadable: str) -> Saved | None:
+        """Return a document of the store, or None; log ``unreadable`` if it is."""
+        document = await self.store.load_document(name)
+        try:
+            return None if document is None else msgspec.msgpack.decode(document, type=kind)
+        except msgspec.DecodeError:
+            logger.warning(unreadable)
+            return None
 
     async def _catch_up(self, name: str, loaded: _LoadedDomain) -> None:
         while page := await self.store.read_labels(loaded.cursor, domain=name):
@@ -238,13 +241,9 @@ class Domains:
 
     async def _load_vetoes(self) -> str:
         """Read people's vetoes; return the last label in them. Without them read all labels."""
-        document = await self.store.load_document(_VETOES)
-        if document is None:
-            return ""
-        try:
-            saved = msgspec.msgpack.decode(document, type=SavedVetoes)
-        except msgspec.DecodeError:
-            logger.warning("the document of people's vetoes is unreadable: reading all labels")
+        what = "the document of people's vetoes is unreadable: reading all labels"
+        saved = await self._saved(_VETOES, SavedVetoes, what)
+        if saved is None:
             return ""
         self.vetoes = Vetoes(saved.rows)
         return saved.cursor

@@ -25,7 +25,6 @@ from headstart.middleware.shaping.steps import (
     was_cut,
     when_measured,
     with_document,
-    without_length,
 )
 from headstart.observe import HELD_OUT, StageFailed
 from headstart.policies.output.answer_limits import (
@@ -186,7 +185,6 @@ class _LimitedCall(NamedTuple):
             return await self._send_again(rest, takes_limits=mentions_context(error.body))
         if not reply.is_plain:
             return await self._send_again(rest, takes_limits=False)
-        reply.headers = without_length(reply.headers)
         limited = _LimitedAnswer(self, limit, rest, reply, reply.pieces, [reply.transcript])
         reply.rewrite(limited.pieces())
         return reply

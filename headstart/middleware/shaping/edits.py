@@ -23,11 +23,9 @@ from headstart.middleware.shaping.steps import (
     answer_writer,
     when_read,
     with_document,
-    without_length,
 )
 from headstart.policies.output.answer_limits import SavingsByModel
 from headstart.policies.output.document_edits import (
-    MIN_TOKENS,
     EditReader,
     find_edit,
     may_edit,
@@ -85,12 +83,11 @@ class AskForEdits:
 
     stage: ClassVar[str] = "output"
     by: EditMode = "blocks"
-    min_tokens: int = MIN_TOKENS
     savings: SavingsByModel = field(default_factory=SavingsByModel)
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
         """Return the function that sends the call. Its answer starts after all blocks were read."""
-        edit = find_edit(request.query, min_tokens=self.min_tokens) if request.query else None
+        edit = find_edit(request.query) if request.query else None
         if edit is None:
             return None
         asked = context.read(call, request)
@@ -155,7 +152,6 @@ class _EditCall:
             events.append(Ended())
         write = answer_writer(self.call, reply.transforms, self.context.clock(), transcript.start)
         reply.transforms = (APPLIED, *reply.transforms)
-        reply.headers = without_length(reply.headers)
         reply.rewrite(replayed([write(events)]))
         return True
 
@@ -260,12 +256,7 @@ class SendPrediction:
     refusing: set[str] = field(default_factory=set)
     """Models that refused a prediction."""
 
-    def __call__(
-        self,
-        call: Call,
-        request: ChatRequest,
-        context: StepContext,  # noqa: ARG002 - other steps need it
-    ) -> Send | None:
+    def __call__(self, call: Call, request: ChatRequest, _: StepContext) -> Send | None:
         """Return the function that sends the call.
 
         None if it has no prediction, or must not have one.

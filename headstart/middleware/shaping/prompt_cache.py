@@ -75,12 +75,7 @@ class SteerPromptCache:
     settings: CompressionSettings
     _refusing: set[str] = field(default_factory=set)
 
-    def __call__(
-        self,
-        call: Call,
-        request: ChatRequest,
-        context: StepContext,  # noqa: ARG002 - other steps need it
-    ) -> Send | None:
+    def __call__(self, call: Call, request: ChatRequest, _: StepContext) -> Send | None:
         """Return the function that sends the call with marks; None if it gets none."""
         if call.role not in _PRIMARY or call.contested:
             return None

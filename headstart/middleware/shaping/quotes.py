@@ -28,7 +28,6 @@ from headstart.middleware.shaping.steps import (
     answer_writer,
     when_read,
     with_document,
-    without_length,
 )
 from headstart.reply import HELD_BYTES, Reply, Transcript
 from headstart.types import (
@@ -454,12 +453,8 @@ class QuoteByNumber:
                 call.log.shaped.append(row)
 
         reply = await rest.send(numbered.call, QUOTES)
-        reply.headers = without_length(reply.headers)
         now, start = context.clock(), reply.transcript.start
-
-        def make_writer(shown: Sequence[StreamEvent] = ()) -> WriteEvents:
-            return answer_writer(call, reply.transforms, now, start, shown)
-
+        make_writer = partial(answer_writer, call, reply.transforms, now, start)
         expand = _expand_stream if request.stream else _expand_body
         reply.rewrite(expand(reply.pieces, expansion, make_writer))
         when_read(reply, book)

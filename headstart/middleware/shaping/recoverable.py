@@ -41,7 +41,6 @@ from headstart.middleware.shaping.steps import (
     answer_writer,
     ending_of,
     with_document,
-    without_length,
 )
 from headstart.policies.freshness import compressed_transform
 from headstart.reply import Reply, Transcript
@@ -290,9 +289,7 @@ class RecoverableCalls:
         if not form.hides_rounds or request.model in self._no_tools or not self.settings.retrievals:
             return False
         asked = context.read(call, request)
-        if asked is None or not may_recover(asked):
-            return False
-        if form.continues_answer(request.document):
+        if asked is None or not may_recover(asked) or form.continues_answer(request.document):
             return False
         balance = self._balances.get(request.model)
         if conversation(call.caller, request) in self._begun:
@@ -366,7 +363,6 @@ class RecoverableCalls:
             await rest.leave()
             return await rest.send(plain)
         self._begun[conversation(plain.caller, plain.request)] = None
-        reply.headers = without_length(reply.headers)
         answer = _RecoveredAnswer(self, prompt, rest, context, plain, reply, reply.pieces)
         answer.parts.append(reply.transcript)
         reply.rewrite(answer.pieces())

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headstart.canonical_request import CanonicalRequest
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate
-    from headstart.types import Call, ChatRequest, Headers, Started, StreamEvent
+    from headstart.types import Call, ChatRequest, Started, StreamEvent
 
     WriteEvents: TypeAlias = Callable[[Sequence[StreamEvent]], Piece]
 
@@ -60,7 +60,7 @@ class Step(Protocol):
     def stage(self) -> str:
         """The name under which failures of the step are counted."""
 
-    def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
+    def __call__(self, call: Call, request: ChatRequest, context: StepContext, /) -> Send | None:
         """Return the function that sends the call; None if the step does not apply to it."""
 
 
@@ -165,11 +165,6 @@ def is_editable(call: Call) -> bool:
         and DIALECTS[call.dialect].is_chat
         and not request.duplicate_keys
     )
-
-
-def without_length(headers: Headers) -> Headers:
-    """Return the headers for a body whose length is not known yet."""
-    return tuple(pair for pair in headers if pair[0] != b"content-length")
 
 
 class AnswerLength(NamedTuple):
