@@ -36,10 +36,10 @@ from headstart.dialects.requests import (
     budget_of,
     data_url,
     described_schema,
+    drop_extra,
     filled,
     kept_stops,
     titled_text,
-    top_level_extra,
 )
 from headstart.errors import InvalidRequest
 from headstart.types import (
@@ -190,10 +190,10 @@ _MOST = {"frequency_penalty": 1.0, "presence_penalty": 1.0, "k": 500}
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     """Return the request for Cohere. Raises InvalidRequest (see ``Dialect.write_request``)."""
-    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, refuse=quirks.refuse)
     if asked.choices > 1:
         raise InvalidRequest("n: this upstream gives one choice")
-    top_level_extra(asked, losses)
+    drop_extra(asked, losses)
     document = {
         "model": asked.model,
         "stream": asked.stream,
@@ -279,8 +279,8 @@ def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]
     tools = []
     for tool in asked.tools:
         if not isinstance(tool, Tool):
-            tools.append(losses.foreign(tool))
-        elif not names or tool.name in names:
+            losses.refuse_foreign(tool)
+        if not names or tool.name in names:
             # A choice limited to some tools is expressed by leaving out the others.
             tools.append({"type": "function", "function": _function(tool, losses)})
     return {"tools": tools, **_tool_choice(choice)}
@@ -361,7 +361,7 @@ def _write_content(
 
 def _block(part: TextPart | MediaPart | ForeignPart, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(part, ForeignPart):
-        return losses.foreign(part)
+        losses.refuse_foreign(part)
     losses.drop_filled(part.extra)
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
