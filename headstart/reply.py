@@ -456,22 +456,27 @@ def _part(events: Sequence[Any]) -> Part:
     """Return the part from these events, which are of one kind."""
     first = events[0]
     if type(first) is ToolCallDelta:
-        extra: dict[str, Any] = {}
-        for event in events:
-            extra.update(event.extra)
-        return ToolCall(
-            id=next((event.id for event in events if event.id), ""),
-            name=next((event.name for event in events if event.name), ""),
-            arguments="".join([event.arguments for event in events]),
-            kind=first.kind,
-            extra=extra,
-        )
+        return whole_call(events)
     text = "".join([event.text for event in events])
     if type(first) is ReasoningDelta:
         signatures = [event.signature for event in events if event.signature]
         signature = signatures[-1] if signatures else None
         return Reasoning(text=text, field=first.field, signature=signature)
     return Refusal(text=text) if type(first) is RefusalDelta else Text(text=text)
+
+
+def whole_call(events: Sequence[ToolCallDelta]) -> ToolCall:
+    """Return the tool call whose pieces these events are."""
+    extra: dict[str, Any] = {}
+    for event in events:
+        extra.update(event.extra)
+    return ToolCall(
+        id=next((event.id for event in events if event.id), ""),
+        name=next((event.name for event in events if event.name), ""),
+        arguments="".join([event.arguments for event in events]),
+        kind=events[0].kind,
+        extra=extra,
+    )
 
 
 def storable(completion: Completion) -> Completion | None:

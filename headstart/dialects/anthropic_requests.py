@@ -464,7 +464,15 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         "metadata": {"user_id": _opaque_user(asked.user)} if asked.user else None,
         "stream": asked.stream or None,
     }
-    _drop_unknown(asked, losses)
+    losses.drop_filled(
+        {
+            "frequency_penalty": asked.frequency_penalty or None,
+            "presence_penalty": asked.presence_penalty or None,
+            "seed": asked.seed,
+            "logprobs": asked.logprobs,
+            "top_logprobs": asked.top_logprobs,
+        }
+    )
     return write_edited(_PATH, body, quirks, losses)
 
 
@@ -490,18 +498,6 @@ def as_raw_predict(path: bytes, body: bytes, version: str) -> tuple[bytes, bytes
     method = b"streamRawPredict" if stream else b"rawPredict"
     name = quote(model, safe="@").encode()
     return b"/v1/models/%b:%b" % (name, method), msgspec.json.encode(members)
-
-
-def _drop_unknown(asked: CanonicalRequest, losses: TranslationLosses) -> None:
-    losses.drop_filled(
-        {
-            "frequency_penalty": asked.frequency_penalty or None,
-            "presence_penalty": asked.presence_penalty or None,
-            "seed": asked.seed,
-            "logprobs": asked.logprobs,
-            "top_logprobs": asked.top_logprobs,
-        }
-    )
 
 
 def _opaque_user(user: str) -> str:
