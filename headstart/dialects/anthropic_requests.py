@@ -336,13 +336,11 @@ def write_messages(
     system, turns = turns_of(asked.messages, write)
     if turns[-1][0] == "assistant":
         strip_end(turns[-1][1])
+    for _, blocks in turns:
+        blocks.sort(key=lambda block: block["type"] != "tool_result")
     return _write_content(system), [
-        {"role": role, "content": _write_content(_results_first(blocks))} for role, blocks in turns
+        {"role": role, "content": _write_content(blocks)} for role, blocks in turns
     ]
-
-
-def _results_first(blocks: _Blocks) -> _Blocks:
-    return sorted(blocks, key=lambda block: block.get("type") != "tool_result")
 
 
 def _write_content(blocks: _Blocks) -> str | _Blocks:

@@ -25,7 +25,6 @@ from headstart.canonical_request import (
     ResultPart,
     TextPart,
     Tool,
-    WrittenRequest,
     safe_id,
 )
 from headstart.dialects.anthropic_requests import (
@@ -55,6 +54,7 @@ from headstart.dialects.requests import (
     filled,
     strict_mode,
     turns_of,
+    write_dropped,
 )
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.schemas import closed_schema, is_closed
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         MessagePart,
         Quirks,
         ResponseFormat,
+        WrittenRequest,
     )
     from headstart.types import StreamEvent
 
@@ -404,15 +405,9 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
             "top_logprobs": asked.top_logprobs,
         }
     )
-    for name in quirks.drops:
-        if document.pop(name, None) is not None:
-            losses.drop(name)
     operation = "converse-stream" if asked.stream else "converse"
-    return WrittenRequest(
-        path=f"/model/{quote(asked.model, safe='')}/{operation}".encode(),
-        body=msgspec.json.encode(document),
-        dropped=losses.names,
-    )
+    path = f"/model/{quote(asked.model, safe='')}/{operation}".encode()
+    return write_dropped(path, document, quirks, losses)
 
 
 def _without_points(blocks: _Blocks) -> _Blocks:

@@ -596,14 +596,19 @@ def check_image(part: MediaPart, losses: TranslationLosses) -> None:
         raise losses.refusal(f"content of type image ({kind[:40]})")
 
 
+def image_block(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
+    """Return an image. Raises InvalidRequest."""
+    losses.drop_filled({"name": part.name})
+    check_image(part, losses)
+    detail = {"detail": part.detail} if part.detail is not None else {}
+    return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
+
+
 def _media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
-    if part.kind != "file":
-        losses.drop_filled({"name": part.name})
     if part.kind == "image":
-        check_image(part, losses)
-        detail = {"detail": part.detail} if part.detail is not None else {}
-        return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
+        return image_block(part, losses)
     if part.kind == "audio":
+        losses.drop_filled({"name": part.name})
         form = (part.media_type or "").removeprefix("audio/")
         form = _AUDIO.get(form, form)
         if part.data is None or form not in _AUDIO.values():

@@ -728,6 +728,16 @@ def write_edited(
     return WrittenRequest(path=path, body=edited, dropped=losses.names)
 
 
+def write_dropped(
+    path: bytes, document: dict[str, Any], quirks: Quirks, losses: TranslationLosses
+) -> WrittenRequest:
+    """Return a translated request without the fields that the operator wants to leave out."""
+    for name in quirks.drops:
+        if document.pop(name, None) is not None:
+            losses.drop(name)
+    return WrittenRequest(path=path, body=msgspec.json.encode(document), dropped=losses.names)
+
+
 def edit_fields(
     body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: TranslationLosses
 ) -> bytes:
