@@ -341,8 +341,7 @@ def _goes_on(first: StreamEvent, event: StreamEvent) -> bool:
     if type(first) is ReasoningDelta and type(event) is ReasoningDelta:
         if first.signature is not None or event.signature is not None:
             return False
-        same_place = (first.choice, first.block) == (event.choice, event.block)
-        return same_place and first.field == event.field
+        return (first.choice, first.block, first.field) == (event.choice, event.block, event.field)
     if type(first) is ToolCallDelta and type(event) is ToolCallDelta:
         adds = event.id is None and event.name is None and not event.extra
         return adds and (first.choice, first.index) == (event.choice, event.index)

@@ -29,7 +29,7 @@ from headstart.canonical_request import (
     safe_id,
 )
 from headstart.dialects.openai_requests import check_image
-from headstart.dialects.request_form import without_attribution
+from headstart.dialects.request_form import turns_of, without_attribution
 from headstart.dialects.requests import (
     Fields,
     TranslationLosses,
@@ -50,7 +50,6 @@ from headstart.dialects.requests import (
     read_model,
     repeats_keys,
     strict_mode,
-    turns_of,
     write_edited,
 )
 from headstart.errors import InvalidRequest

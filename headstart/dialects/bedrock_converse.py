@@ -45,7 +45,7 @@ from headstart.dialects.dialect import (
     read_whole,
     unreadable,
 )
-from headstart.dialects.request_form import CACHE_POINT, mark_bedrock
+from headstart.dialects.request_form import CACHE_POINT, mark_bedrock, turns_of
 from headstart.dialects.requests import (
     TranslationLosses,
     budget_of,
@@ -53,7 +53,6 @@ from headstart.dialects.requests import (
     drop_extra,
     filled,
     strict_mode,
-    turns_of,
     write_dropped,
 )
 from headstart.errors import InvalidRequest, UpstreamProtocolError

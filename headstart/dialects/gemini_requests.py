@@ -34,6 +34,7 @@ from headstart.dialects.gemini_answers import (
     arguments_object,
     join_pieces,
 )
+from headstart.dialects.request_form import turns_of
 from headstart.dialects.requests import (
     LONGEST_MODEL,
     Fields,
@@ -50,7 +51,6 @@ from headstart.dialects.requests import (
     read_message_list,
     repeats_keys,
     too_long_model,
-    turns_of,
 )
 from headstart.errors import InvalidRequest
 from headstart.schemas import schema_for_gemini

@@ -576,29 +576,6 @@ def split_data_url(url: str) -> tuple[str, str] | None:
     return head[5:-7].partition(";")[0] or "text/plain", data
 
 
-def turns_of(
-    messages: Iterable[Message], write: Callable[[Message], list[dict[str, Any]]]
-) -> tuple[list[dict[str, Any]], list[tuple[str, list[dict[str, Any]]]]]:
-    """Return the content of system messages, and turns, each with its role and its content.
-
-    ``write`` returns the content of a message. Neighbouring messages of one role become one turn.
-    If there are no other messages, those of the system become the user's: APIs with a place of its
-    own for system text refuse it alone.
-    """
-    system: list[dict[str, Any]] = []
-    turns: list[tuple[str, list[dict[str, Any]]]] = []
-    for message in messages:
-        content = write(message)
-        role = "assistant" if message.role == "assistant" else "user"
-        if message.role in ("system", "developer"):
-            system += content
-        elif turns and turns[-1][0] == role:
-            turns[-1][1].extend(content)
-        elif content:
-            turns.append((role, content))
-    return (system, turns) if turns else ([], [("user", system)])
-
-
 def data_url(media: MediaPart) -> str:
     """Return the part's URL, as a ``data:`` URL where it holds bytes."""
     return media.url or f"data:{media.media_type};base64,{media.data}"
