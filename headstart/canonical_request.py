@@ -146,13 +146,13 @@ class ReasoningOptions(Frozen):
 
 
 class CanonicalRequest(Frozen):
-    """A whole chat request. ``extra`` holds the top-level fields that have no name here."""
+    """A whole chat request. ``extra`` holds the top-level fields that have no name here.
+
+    Signatures, each ``extra`` and foreign parts have a meaning in the client's dialect only.
+    """
 
     model: str
     messages: tuple[Message, ...]
-    dialect: str = ""
-    """The dialect that the request came in. Signatures, ``extra`` and foreign parts have a meaning
-    in this dialect only."""
     stream: bool = False
     include_usage: bool = False
     max_tokens: int | None = None

@@ -341,8 +341,7 @@ def _goes_on(first: StreamEvent, event: StreamEvent) -> bool:
     if type(first) is ReasoningDelta and type(event) is ReasoningDelta:
         if first.signature is not None or event.signature is not None:
             return False
-        same_place = (first.choice, first.block) == (event.choice, event.block)
-        return same_place and first.field == event.field
+        return (first.choice, first.block, first.field) == (event.choice, event.block, event.field)
     if type(first) is ToolCallDelta and type(event) is ToolCallDelta:
         adds = event.id is None and event.name is None and not event.extra
         return adds and (first.choice, first.index) == (event.choice, event.index)
@@ -456,22 +455,27 @@ def _part(events: Sequence[Any]) -> Part:
     """Return the part from these events, which are of one kind."""
     first = events[0]
     if type(first) is ToolCallDelta:
-        extra: dict[str, Any] = {}
-        for event in events:
-            extra.update(event.extra)
-        return ToolCall(
-            id=next((event.id for event in events if event.id), ""),
-            name=next((event.name for event in events if event.name), ""),
-            arguments="".join([event.arguments for event in events]),
-            kind=first.kind,
-            extra=extra,
-        )
+        return whole_call(events)
     text = "".join([event.text for event in events])
     if type(first) is ReasoningDelta:
         signatures = [event.signature for event in events if event.signature]
         signature = signatures[-1] if signatures else None
         return Reasoning(text=text, field=first.field, signature=signature)
     return Refusal(text=text) if type(first) is RefusalDelta else Text(text=text)
+
+
+def whole_call(events: Sequence[ToolCallDelta]) -> ToolCall:
+    """Return the tool call whose pieces these events are."""
+    extra: dict[str, Any] = {}
+    for event in events:
+        extra.update(event.extra)
+    return ToolCall(
+        id=next((event.id for event in events if event.id), ""),
+        name=next((event.name for event in events if event.name), ""),
+        arguments="".join([event.arguments for event in events]),
+        kind=events[0].kind,
+        extra=extra,
+    )
 
 
 def storable(completion: Completion) -> Completion | None:

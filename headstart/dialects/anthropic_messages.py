@@ -194,7 +194,13 @@ class _MessagesForm(RequestForm):
         split: list[PromptMessage] = []
         for block in blocks:
             if block.get("type") == "tool_result":
-                split.append(self._result(block))
+                result = {
+                    "role": "tool",
+                    "tool_call_id": block["tool_use_id"],
+                    "content": block.get("content"),
+                    "is_error": block.get("is_error"),
+                }
+                split.append(result)
             else:
                 add_part(split, block)
         return split
@@ -212,14 +218,6 @@ class _MessagesForm(RequestForm):
             else:
                 blocks.append({**block, "content": each["content"]})
         return {**message, "content": blocks}
-
-    def _result(self, block: dict[str, Any]) -> PromptMessage:
-        return {
-            "role": "tool",
-            "tool_call_id": block["tool_use_id"],
-            "content": block.get("content"),
-            "is_error": block.get("is_error"),
-        }
 
 
 _MODELS_FORM = "anthropic"

@@ -29,7 +29,7 @@ from headstart.canonical_request import (
     safe_id,
 )
 from headstart.dialects.openai_requests import check_image
-from headstart.dialects.request_form import without_attribution
+from headstart.dialects.request_form import turns_of, without_attribution
 from headstart.dialects.requests import (
     Fields,
     TranslationLosses,
@@ -37,6 +37,7 @@ from headstart.dialects.requests import (
     call_input,
     decode_object,
     described_schema,
+    drop_extra,
     effort_of,
     filled,
     id_digest,
@@ -49,7 +50,6 @@ from headstart.dialects.requests import (
     read_model,
     repeats_keys,
     strict_mode,
-    top_level_extra,
     write_edited,
 )
 from headstart.errors import InvalidRequest
@@ -91,7 +91,6 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     if metadata and (rest := metadata.rest()):
         extra["metadata"] = rest
     return CanonicalRequest(
-        dialect=NAME,
         model=fields.required_text("model"),
         messages=name_results(messages),
         stream=bool(fields.boolean("stream")),
@@ -323,43 +322,24 @@ def write_messages(
 ) -> tuple[str | _Blocks, list[dict[str, Any]]]:
     """Return ``system`` and the messages. Raises InvalidRequest for content that has no form here.
 
-    System messages of other dialects all go to ``system``, in order. If there are no other
-    messages, they become the user's. Neighbouring messages of one role become one turn, with tool
-    results first.
+    Each turn has its tool results first.
     """
-    system: _Blocks = []
-    turns: list[tuple[str, _Blocks, dict[str, Any]]] = []
-    for position, message in enumerate(asked.messages):
+
+    def write(message: Message) -> _Blocks:
         blocks = _blocks(message.parts, losses)
-        extra = losses.carried(message.extra)
+        losses.drop_filled(message.extra)
         if message.name is not None:
             losses.drop("name")
-        role = _role(message)
-        if role == "system" and (position == 0 or not losses.own):
-            system.extend(blocks)
-        elif turns and turns[-1][0] == role:
-            turns[-1][1].extend(blocks)
-            turns[-1][2].update(extra)
-        elif blocks or losses.own:
-            turns.append((role, blocks, dict(extra)))
-    if not turns and not losses.own:
-        turns, system = [("user", system, {})], []
-    if not losses.own and turns[-1][0] == "assistant":
+        return blocks
+
+    system, turns = turns_of(asked.messages, write)
+    if turns[-1][0] == "assistant":
         strip_end(turns[-1][1])
+    for _, blocks in turns:
+        blocks.sort(key=lambda block: block["type"] != "tool_result")
     return _write_content(system), [
-        {"role": role, "content": _write_content(_results_first(blocks)), **extra}
-        for role, blocks, extra in turns
+        {"role": role, "content": _write_content(blocks)} for role, blocks in turns
     ]
-
-
-def _role(message: Message) -> str:
-    if message.role in ("system", "developer"):
-        return "system"
-    return "assistant" if message.role == "assistant" else "user"
-
-
-def _results_first(blocks: _Blocks) -> _Blocks:
-    return sorted(blocks, key=lambda block: block.get("type") != "tool_result")
 
 
 def _write_content(blocks: _Blocks) -> str | _Blocks:
@@ -373,55 +353,46 @@ def _blocks(parts: Iterable[MessagePart], losses: TranslationLosses) -> _Blocks:
     written = []
     for part in parts:
         # Anthropic refuses blank texts, which are common in other dialects.
-        if isinstance(part, TextPart) and not part.text.strip() and not losses.own:
-            continue
         if isinstance(part, ReasoningPart):
-            is_own = losses.own and marked_origin(part.signature) is None
-            if not is_own:
-                losses.drop_reasoning(part)
-                continue
-        written.append(_write_block(part, losses))
+            losses.drop_reasoning(part)
+        elif not isinstance(part, TextPart) or part.text.strip():
+            written.append(_write_block(part, losses))
     return written
 
 
-def _write_block(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]:
+def _write_block(
+    part: TextPart | MediaPart | CallPart | ResultPart | ForeignPart, losses: TranslationLosses
+) -> dict[str, Any]:
+    if isinstance(part, ForeignPart):
+        losses.refuse_foreign(part)
+    block: dict[str, Any]
     if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text, **losses.carried(part.extra)}
-    if isinstance(part, MediaPart):
-        return {**_write_media(part, losses), **losses.carried(part.extra)}
-    if isinstance(part, CallPart):
-        return {
+        block = {"type": "text", "text": part.text}
+    elif isinstance(part, MediaPart):
+        block = _write_media(part, losses)
+    elif isinstance(part, CallPart):
+        block = {
             "type": "tool_use",
             "id": safe_id(part.id),
             "name": part.name,
             "input": call_input(part.arguments),
-            **losses.carried(part.extra),
         }
-    if isinstance(part, ResultPart):
-        return _result(part, losses)
-    if isinstance(part, ReasoningPart):
-        return _thinking(part)
-    return losses.foreign(part)
+    else:
+        block = _result(part, losses)
+    losses.drop_filled(part.extra)
+    return block
 
 
 def _result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
     content = _write_content(_blocks(part.content, losses))
-    if part.is_error and not content and not losses.own:
+    if part.is_error and not content:
         content = NO_RESULT  # the API refuses an error that says nothing
     return {
         "type": "tool_result",
         "tool_use_id": safe_id(part.id),
         **({"content": content} if content else {}),
         **({"is_error": True} if part.is_error else {}),
-        **losses.carried(part.extra),
     }
-
-
-def _thinking(part: ReasoningPart) -> dict[str, Any]:
-    if part.field == "redacted_thinking":
-        return {"type": part.field, "data": part.signature, **part.extra}
-    signature = {} if part.signature is None else {"signature": part.signature}
-    return {"type": "thinking", "thinking": part.text, **signature, **part.extra}
 
 
 def _write_media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
@@ -438,7 +409,7 @@ def _write_media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
     if text is not None:
         source = {"type": "text", "media_type": "text/plain", "data": text}
         return {"type": "document", "source": source, **title}
-    if part.data is not None and part.media_type != "application/pdf" and not losses.own:
+    if part.data is not None and part.media_type != "application/pdf":
         raise losses.refusal(f"content of type file ({part.media_type})")
     return {"type": "document", "source": _source(part), **title}
 
@@ -468,30 +439,37 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     If the client named no limit, it is ``quirks.default_max_tokens`` or 4096, plus the tokens for
     thinking. A wish to think is dropped if a tool is forced, or if the limit is too small for it.
     """
-    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, refuse=quirks.refuse)
     if asked.choices > 1:
         raise losses.refusal("n")
-    extra = top_level_extra(asked, losses)
+    drop_extra(asked, losses)
     system, messages = write_messages(asked, losses)
     thinking, effort = _write_reasoning(asked, quirks, losses)
     limit = asked.max_tokens
     if limit is None:
         limit = (quirks.default_max_tokens or _MAX_TOKENS) + _thought(thinking, effort)
     body: dict[str, Any] = {
-        **extra,
         "model": asked.model,
         "max_tokens": limit,
         "system": system or None,
         "messages": messages,
         **_tools(asked, losses),
-        "thinking": thinking or extra.get("thinking"),
-        "output_config": _output(asked, effort, extra, losses),
+        "thinking": thinking or None,
+        "output_config": _output(asked, effort, losses),
         **_sampling(asked, quirks, losses, thinks=thinking.get("type") in ("enabled", "adaptive")),
         "stop_sequences": _stop(asked, losses),
-        "metadata": _metadata(asked, extra, losses),
+        "metadata": {"user_id": _opaque_user(asked.user)} if asked.user else None,
         "stream": asked.stream or None,
     }
-    _drop_unknown(asked, losses)
+    losses.drop_filled(
+        {
+            "frequency_penalty": asked.frequency_penalty or None,
+            "presence_penalty": asked.presence_penalty or None,
+            "seed": asked.seed,
+            "logprobs": asked.logprobs,
+            "top_logprobs": asked.top_logprobs,
+        }
+    )
     return write_edited(_PATH, body, quirks, losses)
 
 
@@ -519,39 +497,17 @@ def as_raw_predict(path: bytes, body: bytes, version: str) -> tuple[bytes, bytes
     return b"/v1/models/%b:%b" % (name, method), msgspec.json.encode(members)
 
 
-def _drop_unknown(asked: CanonicalRequest, losses: TranslationLosses) -> None:
-    losses.drop_filled(
-        {
-            "frequency_penalty": asked.frequency_penalty or None,
-            "presence_penalty": asked.presence_penalty or None,
-            "seed": asked.seed,
-            "logprobs": asked.logprobs,
-            "top_logprobs": asked.top_logprobs,
-        }
-    )
-
-
-def _metadata(
-    asked: CanonicalRequest, extra: dict[str, Any], losses: TranslationLosses
-) -> dict[str, Any] | None:
-    user = {"user_id": _opaque_user(asked, losses)} if asked.user else {}
-    return {**extra.get("metadata", {}), **user} or None
-
-
-def _opaque_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | None:
+def _opaque_user(user: str) -> str:
     """Return the user's id; a digest in place of one that Anthropic refuses.
 
     It takes no e-mail addresses, no telephone numbers, and at most 256 characters.
     """
-    user = asked.user
-    if losses.own or user is None or _REFUSED_USER.search(user) is None:
-        return user
-    return id_digest(user)
+    return user if _REFUSED_USER.search(user) is None else id_digest(user)
 
 
 def _stop(asked: CanonicalRequest, losses: TranslationLosses) -> list[str] | None:
     """Return the stop sequences; Anthropic refuses blank ones."""
-    kept = [text for text in asked.stop if losses.own or text.strip()]
+    kept = [text for text in asked.stop if text.strip()]
     if len(kept) < len(asked.stop):
         losses.drop("stop")
     return kept or None
@@ -566,10 +522,7 @@ def _sampling(
     thinking it accepts neither.
     """
     wanted = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
-    said = filled(wanted)
-    if losses.own and quirks.sampling:
-        return said
-    said = {name: v for name, v in said.items() if name == "top_k" or v != 1}
+    said = {name: v for name, v in filled(wanted).items() if name == "top_k" or v != 1}
     refused = set(said) if thinks or not quirks.sampling else set()
     if said.get("temperature", 0) > 1:
         refused.add("temperature")
@@ -616,7 +569,7 @@ def check_arguments(
 
     Claude looks only at the top of a schema.
     """
-    if losses.own or "claude" not in model:
+    if "claude" not in model:
         return
     for tool in tools:
         if not isinstance(tool, Tool):
@@ -630,7 +583,7 @@ def check_arguments(
 
 def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(tool, ForeignTool):
-        return losses.foreign(tool)
+        losses.refuse_foreign(tool)
     schema = tool.parameters or {}
     written = {
         "name": tool.name,
@@ -638,27 +591,19 @@ def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str
         "input_schema": schema if "type" in schema else {"type": "object", **schema},
         "strict": strict_mode(tool.strict, tool.parameters, losses, is_closed),
     }
-    return {**filled(written), **losses.carried(tool.extra)}
-
-
-def closed_answer(
-    schema: dict[str, Any] | None, losses: TranslationLosses
-) -> dict[str, Any] | None:
-    """Return the schema of an answer in the form that Anthropic and Bedrock take."""
-    return schema if schema is None or losses.own else closed_schema(schema)
+    losses.drop_filled(tool.extra)
+    return filled(written)
 
 
 def _output(
-    asked: CanonicalRequest, effort: str | None, extra: dict[str, Any], losses: TranslationLosses
+    asked: CanonicalRequest, effort: str | None, losses: TranslationLosses
 ) -> dict[str, Any] | None:
-    output = dict(extra.get("output_config", {}))
-    if effort is not None:
-        output["effort"] = effort
+    output: dict[str, Any] = filled({"effort": effort})
     wanted = asked.response_format
     if wanted is not None and wanted.kind == "json":
         raise losses.refusal("response_format of type json_object (name a json_schema)")
     if wanted is not None and wanted.kind == "schema":
-        schema = closed_answer(described_schema(wanted), losses) or {}
+        schema = closed_schema(described_schema(wanted) or {})
         output["format"] = {"type": "json_schema", "schema": schema}
     return output or None
 
@@ -673,9 +618,7 @@ def _write_reasoning(
     wish = asked.reasoning
     if wish is None:
         return {}, None
-    if losses.own:
-        return _own_thinking(wish), wish.effort
-    losses.carried(wish.extra)
+    losses.drop_filled(wish.extra)
     if wish.enabled is False or wish.effort == "none":
         return {"type": "disabled"}, None
     if quirks.thinking == "budget":
@@ -693,15 +636,6 @@ def _thought(thinking: dict[str, Any], effort: str | None) -> int:
     if thinking.get("type") == "adaptive":
         return budget_of(effort or "medium")
     return int(thinking.get("budget_tokens", 0))
-
-
-def _own_thinking(wish: ReasoningOptions) -> dict[str, Any]:
-    if wish.enabled is None:
-        return {}
-    told = {**_display(wish), **wish.extra}
-    if wish.budget_tokens is not None:
-        return {"type": "enabled", "budget_tokens": wish.budget_tokens, **told}
-    return {"type": "adaptive" if wish.enabled else "disabled", **told}
 
 
 def _display(wish: ReasoningOptions) -> dict[str, str]:

@@ -25,12 +25,10 @@ from headstart.canonical_request import (
     ResultPart,
     TextPart,
     Tool,
-    WrittenRequest,
     safe_id,
 )
 from headstart.dialects.anthropic_requests import (
     check_arguments,
-    closed_answer,
     fitting_budget,
     strip_end,
 )
@@ -47,17 +45,18 @@ from headstart.dialects.dialect import (
     read_whole,
     unreadable,
 )
-from headstart.dialects.request_form import CACHE_POINT, mark_bedrock
+from headstart.dialects.request_form import CACHE_POINT, mark_bedrock, turns_of
 from headstart.dialects.requests import (
     TranslationLosses,
     budget_of,
     call_input,
+    drop_extra,
     filled,
     strict_mode,
-    top_level_extra,
+    write_dropped,
 )
 from headstart.errors import InvalidRequest, UpstreamProtocolError
-from headstart.schemas import is_closed
+from headstart.schemas import closed_schema, is_closed
 from headstart.types import (
     ErrorReported,
     Finished,
@@ -80,6 +79,7 @@ if TYPE_CHECKING:
         MessagePart,
         Quirks,
         ResponseFormat,
+        WrittenRequest,
     )
     from headstart.types import StreamEvent
 
@@ -375,10 +375,10 @@ def _kept_for_an_hour(details: Any) -> int:
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     """Return the request for Bedrock. Raises InvalidRequest (see ``Dialect.write_request``)."""
-    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, refuse=quirks.refuse)
     if asked.choices > 1:
         raise InvalidRequest("n: this upstream gives one choice")
-    top_level_extra(asked, losses)
+    drop_extra(asked, losses)
     system, messages = _messages(asked, losses)
     if CACHE_POINT in quirks.drops:
         system = _without_points(system)
@@ -404,15 +404,9 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
             "top_logprobs": asked.top_logprobs,
         }
     )
-    for name in quirks.drops:
-        if document.pop(name, None) is not None:
-            losses.drop(name)
     operation = "converse-stream" if asked.stream else "converse"
-    return WrittenRequest(
-        path=f"/model/{quote(asked.model, safe='')}/{operation}".encode(),
-        body=msgspec.json.encode(document),
-        dropped=losses.names,
-    )
+    path = f"/model/{quote(asked.model, safe='')}/{operation}".encode()
+    return write_dropped(path, document, quirks, losses)
 
 
 def _without_points(blocks: _Blocks) -> _Blocks:
@@ -488,7 +482,7 @@ def _format(wanted: ResponseFormat, losses: TranslationLosses) -> dict[str, Any]
     if wanted.schema is None:
         raise losses.refusal("response_format of type json_object (name a json_schema)")
     schema = {
-        "schema": msgspec.json.encode(closed_answer(wanted.schema, losses)).decode(),
+        "schema": msgspec.json.encode(closed_schema(wanted.schema)).decode(),
         "name": wanted.name,
         "description": wanted.description,
     }
@@ -544,7 +538,7 @@ def _holds_calls(messages: Sequence[Message]) -> bool:
 
 def _tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> _Blocks:
     if not isinstance(tool, Tool):
-        return [losses.foreign(tool)]
+        losses.refuse_foreign(tool)
     described = {"description": tool.description} if tool.description else {}
     strict = filled({"strict": strict_mode(tool.strict, tool.parameters, losses, is_closed)})
     schema = {"json": tool.parameters or {"type": "object", "properties": {}}}
@@ -572,22 +566,13 @@ _SOUNDS |= {f"audio/{kind}": kind for kind in ("aac", "flac", "ogg", "opus", "we
 
 
 def _messages(asked: CanonicalRequest, losses: TranslationLosses) -> tuple[_Blocks, _Blocks]:
-    """Return ``system`` and the messages. Neighbouring messages of one role become one turn."""
-    system: _Blocks = []
-    turns: list[tuple[str, _Blocks]] = []
-    for message in asked.messages:
+    """Return ``system`` and the messages."""
+
+    def write(message: Message) -> _Blocks:
         losses.drop_beside(message)
-        blocks = [block for part in message.parts for block in _blocks(part, losses)]
-        if message.role in ("system", "developer"):
-            system += blocks
-            continue
-        role = "assistant" if message.role == "assistant" else "user"
-        if turns and turns[-1][0] == role:
-            turns[-1][1].extend(blocks)
-        elif blocks:
-            turns.append((role, blocks))
-    if not turns:
-        turns, system = [("user", system)], []
+        return [block for part in message.parts for block in _blocks(part, losses)]
+
+    system, turns = turns_of(asked.messages, write)
     if turns[-1][0] == "assistant":
         strip_end(turns[-1][1])
     return system, [{"role": role, "content": blocks} for role, blocks in turns]
@@ -609,7 +594,7 @@ def _blocks(part: MessagePart, losses: TranslationLosses) -> _Blocks:
         case ResultPart():
             said = [{"toolResult": _result(part, losses)}]
         case ForeignPart():
-            return [losses.foreign(part)]
+            losses.refuse_foreign(part)
     return [*said, *_cache_point(part.extra, losses)]
 
 

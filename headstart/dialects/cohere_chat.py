@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from headstart.attempts import Tokens
 from headstart.canonical_request import (
     CallPart,
@@ -15,7 +13,6 @@ from headstart.canonical_request import (
     ResultPart,
     TextPart,
     Tool,
-    WrittenRequest,
 )
 from headstart.dialects.dialect import (
     ENDED,
@@ -30,16 +27,16 @@ from headstart.dialects.dialect import (
     read_whole,
     unreadable,
 )
-from headstart.dialects.openai_requests import check_image
+from headstart.dialects.openai_requests import image_block
 from headstart.dialects.requests import (
     TranslationLosses,
     budget_of,
-    data_url,
     described_schema,
+    drop_extra,
     filled,
     kept_stops,
     titled_text,
-    top_level_extra,
+    write_dropped,
 )
 from headstart.errors import InvalidRequest
 from headstart.types import (
@@ -64,6 +61,7 @@ if TYPE_CHECKING:
         ReasoningOptions,
         ResponseFormat,
         ToolChoice,
+        WrittenRequest,
     )
     from headstart.types import StreamEvent
 
@@ -190,10 +188,10 @@ _MOST = {"frequency_penalty": 1.0, "presence_penalty": 1.0, "k": 500}
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     """Return the request for Cohere. Raises InvalidRequest (see ``Dialect.write_request``)."""
-    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, refuse=quirks.refuse)
     if asked.choices > 1:
         raise InvalidRequest("n: this upstream gives one choice")
-    top_level_extra(asked, losses)
+    drop_extra(asked, losses)
     document = {
         "model": asked.model,
         "stream": asked.stream,
@@ -210,12 +208,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         "top_logprobs": asked.top_logprobs,
     }
     losses.drop_filled(lost)
-    for name in quirks.drops:
-        if document.pop(name, None) is not None:
-            losses.drop(name)
-    return WrittenRequest(
-        path=b"/v2/chat", body=msgspec.json.encode(document), dropped=losses.names
-    )
+    return write_dropped(b"/v2/chat", document, quirks, losses)
 
 
 def _settings(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> dict[str, Any]:
@@ -279,8 +272,8 @@ def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]
     tools = []
     for tool in asked.tools:
         if not isinstance(tool, Tool):
-            tools.append(losses.foreign(tool))
-        elif not names or tool.name in names:
+            losses.refuse_foreign(tool)
+        if not names or tool.name in names:
             # A choice limited to some tools is expressed by leaving out the others.
             tools.append({"type": "function", "function": _function(tool, losses)})
     return {"tools": tools, **_tool_choice(choice)}
@@ -361,7 +354,7 @@ def _write_content(
 
 def _block(part: TextPart | MediaPart | ForeignPart, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(part, ForeignPart):
-        return losses.foreign(part)
+        losses.refuse_foreign(part)
     losses.drop_filled(part.extra)
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
@@ -371,10 +364,7 @@ def _block(part: TextPart | MediaPart | ForeignPart, losses: TranslationLosses) 
             kind = part.media_type or "by URL"
             raise losses.refusal(f"content of type {part.kind} ({kind})")
         return {"type": "text", "text": text}
-    losses.drop_filled({"name": part.name})
-    check_image(part, losses)
-    detail = {} if part.detail is None else {"detail": part.detail}
-    return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
+    return image_block(part, losses)
 
 
 def _joined(

@@ -335,7 +335,7 @@ class UpstreamDialect:
     """Returns a request's body with marks for the prompt cache, or None if there is no place for
     them. None in place of the function: its requests cannot have marks."""
     write_request: Callable[[CanonicalRequest, Quirks], WrittenRequest]
-    """Writes the request for a provider that speaks this dialect.
+    """Writes a request of another dialect for a provider that speaks this one.
 
     Raises InvalidRequest for content that the dialect cannot express; fields that only tune
     the answer are left out and named, or refused with ``quirks.refuse``.

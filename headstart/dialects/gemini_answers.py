@@ -24,6 +24,7 @@ from headstart.dialects.dialect import (
     unreadable,
 )
 from headstart.errors import is_context_exceeded
+from headstart.reply import whole_call
 from headstart.types import (
     CONTENT_BLOCKS,
     UNDECODABLE,
@@ -645,30 +646,6 @@ def _part_events(part: dict[str, Any], choice: int) -> Iterator[StreamEvent]:
             yield TextDelta(text=piece, choice=choice)
 
 
-class _Call:
-    """A tool call being collected: the API's calls come whole."""
-
-    __slots__ = ("arguments", "extra", "id", "name")
-
-    def __init__(self) -> None:
-        self.id = ""
-        self.name = ""
-        self.arguments: list[str] = []
-        self.extra: dict[str, Any] = {}
-
-    def add(self, event: ToolCallDelta) -> None:
-        self.id = self.id or event.id or ""
-        self.name = self.name or event.name or ""
-        self.arguments.append(event.arguments)
-        self.extra = {**self.extra, **event.extra}
-
-    def part(self) -> dict[str, Any]:
-        arguments = "".join(self.arguments)
-        return call_part(
-            ToolCall(id=self.id, name=self.name, arguments=arguments, extra=self.extra)
-        )
-
-
 class GenerateEncoder:
     """EventEncoder of ``streamGenerateContent?alt=sse``.
 
@@ -682,7 +659,8 @@ class GenerateEncoder:
         self._id = id
         self._whole = whole
         self._model: dict[str, Any] = {}
-        self._calls: dict[int, dict[int, _Call]] = {}
+        self._calls: dict[int, dict[int, list[ToolCallDelta]]] = {}
+        """For each choice, the pieces of its calls by their numbers: the API's calls come whole."""
         self._finished: dict[int, Finished] = {}
         self._usage: dict[str, Any] = {}
         self._extra: dict[str, Any] = {}
@@ -710,7 +688,7 @@ class GenerateEncoder:
                     self._write_part(event.choice, part, written)
             case ToolCallDelta():
                 calls = self._calls.setdefault(event.choice, {})
-                calls.setdefault(event.index, _Call()).add(event)
+                calls.setdefault(event.index, []).append(event)
             case Started(model=str(model)):
                 self._model = {"modelVersion": model}
             case UsageReported(usage=usage):
@@ -759,7 +737,7 @@ class GenerateEncoder:
     def _called(self, choice: int) -> list[dict[str, Any]]:
         """Return the calls of a choice, which are all whole now."""
         calls = self._calls.pop(choice, {})
-        return [call.part() for _, call in sorted(calls.items())]
+        return [call_part(whole_call(calls[number])) for number in sorted(calls)]
 
     def _end(self) -> bytes:
         """Return the last chunk: the calls that were kept, the finish reasons, and the usage."""

@@ -262,9 +262,7 @@ def _key_config(config: object) -> object:
     if not isinstance(config, dict):
         return config
     kept = {name: value for name, value in config.items() if name not in _KEY_RANGED}
-    return {
-        name: as_ordered(value) if name in _KEY_SCHEMAS else value for name, value in kept.items()
-    }
+    return _with_ordered(kept, _KEY_SCHEMAS)
 
 
 def _key_tools(tools: object) -> object:
@@ -274,18 +272,17 @@ def _key_tools(tools: object) -> object:
 def _key_tool(tool: object) -> object:
     match tool:
         case {"functionDeclarations": list(functions), **rest}:
-            return {**rest, "functionDeclarations": [_key_function(each) for each in functions]}
+            declared = [_with_ordered(each, _KEY_DECLARED) for each in functions]
+            return {**rest, "functionDeclarations": declared}
         case _:
             return tool
 
 
-def _key_function(function: object) -> object:
-    if not isinstance(function, dict):
-        return function
-    return {
-        name: as_ordered(value) if name in _KEY_DECLARED else value
-        for name, value in function.items()
-    }
+def _with_ordered(fields: object, schemas: Sequence[str]) -> object:
+    """Return an object whose schemas, the fields with these names, keep their order."""
+    if not isinstance(fields, dict):
+        return fields
+    return {n: as_ordered(value) if n in schemas else value for n, value in fields.items()}
 
 
 _KEY_FORMS: Mapping[str, Callable[[object], object]] = {

@@ -33,8 +33,8 @@ from headstart.dialects.gemini_answers import (
     THOUGHT,
     arguments_object,
     join_pieces,
-    reasoning_part,
 )
+from headstart.dialects.request_form import turns_of
 from headstart.dialects.requests import (
     LONGEST_MODEL,
     Fields,
@@ -42,6 +42,7 @@ from headstart.dialects.requests import (
     check_choices,
     decode_object,
     described_schema,
+    drop_extra,
     effort_of,
     filled,
     kept_stops,
@@ -50,7 +51,6 @@ from headstart.dialects.requests import (
     read_message_list,
     repeats_keys,
     too_long_model,
-    top_level_extra,
 )
 from headstart.errors import InvalidRequest
 from headstart.schemas import schema_for_gemini
@@ -220,7 +220,6 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     calling = choices.object("functionCallingConfig")
     stop = config.texts("stopSequences")
     asked = CanonicalRequest(
-        dialect=NAME,
         model=fields.required_text("model"),
         messages=name_results(_messages(fields)),
         stream=request.stream,
@@ -464,12 +463,10 @@ def thinking_config(
             losses.drop("reasoning_effort")
         return None
     shown = wish.shown
-    if shown is None and (wish.enabled or wish.budget_tokens is not None) and not losses.own:
+    if shown is None and (wish.enabled or wish.budget_tokens is not None):
         shown = True
-    config: dict[str, Any] = {
-        **losses.carried(wish.extra),
-        **({} if shown is None else {"includeThoughts": shown}),
-    }
+    losses.drop_filled(wish.extra)
+    config: dict[str, Any] = {} if shown is None else {"includeThoughts": shown}
     if version >= (3, 0):
         config |= _thinking_level(effort or effort_of(wish), losses)
     else:
@@ -507,87 +504,58 @@ def _version(model: str) -> tuple[int, int]:
 _Parts = list[dict[str, Any]]
 
 
-class ContentWriter:
-    """Writes the messages of one request.
+def _write_message(message: Message, losses: TranslationLosses, *, signatures: bool) -> _Parts:
+    """Return the parts of a message. ``signatures``: the model refuses calls without one."""
+    losses.drop_beside(message)
+    parts = _write_parts(message.parts, losses)
+    first = next((part for part in parts if "functionCall" in part), None)
+    if signatures and first is not None:
+        first.setdefault(SIGNATURE, ANY_SIGNATURE)
+    return parts
 
-    ``signatures``: the model refuses calls without one.
-    """
 
-    def __init__(self, losses: TranslationLosses, *, signatures: bool) -> None:
-        self._losses = losses
-        self._signatures = signatures
-
-    def write(self, messages: Iterable[Message]) -> tuple[_Parts, _Parts]:
-        """Return the parts of the system instruction, and the contents.
-
-        Neighbouring messages of one role become one content, because results must be together like
-        their calls.
-        """
-        system: _Parts = []
-        contents: _Parts = []
-        for message in messages:
-            self._losses.drop_beside(message)
-            parts = self._message(message)
-            role = "model" if message.role == "assistant" else "user"
-            if message.role in ("system", "developer"):
-                system += parts
-            elif parts and contents and contents[-1]["role"] == role:
-                contents[-1]["parts"] += parts
-            elif parts:
-                contents.append({"role": role, "parts": parts})
-        if system and not contents:
-            # The API refuses instructions alone.
-            system, contents = [], [{"role": "user", "parts": system}]
-        return system, contents
-
-    def _message(self, message: Message) -> _Parts:
-        parts = [written for part in message.parts if (written := self._part(part)) is not None]
-        if self._signatures:
-            first = next((part for part in parts if "functionCall" in part), None)
-            if first is not None:
-                first.setdefault(SIGNATURE, ANY_SIGNATURE)
-        return parts
-
-    def _part(self, part: MessagePart) -> dict[str, Any] | None:
-        written: dict[str, Any] | None = None
-        carried = self._losses.carried
+def _write_parts(parts: Iterable[MessagePart], losses: TranslationLosses) -> _Parts:
+    """Return the parts. The thoughts of another model are not sent to this one."""
+    written: _Parts = []
+    for part in parts:
         match part:
-            case TextPart() if part.text:
-                written = {"text": part.text, **carried(part.extra)}
-            case ReasoningPart() if not self._losses.own:
-                # The thoughts of another model are not sent to this one.
-                self._losses.drop_reasoning(part)
+            case TextPart():
+                if part.text:
+                    written.append({"text": part.text})
+                    losses.drop_filled(part.extra)
             case ReasoningPart():
-                written = {**reasoning_part(part.text, part.signature), **part.extra}
+                losses.drop_reasoning(part)
             case CallPart():
-                written = self._call(part)
+                written.append(_write_call(part, losses))
             case ResultPart():
-                written = {"functionResponse": self._result(part), **carried(part.extra)}
+                written.append({"functionResponse": _write_result(part, losses)})
+                losses.drop_filled(part.extra)
             case MediaPart():
                 if part.detail not in (None, "auto"):
-                    self._losses.drop("detail")
-                written = {**_write_media(part), **carried(part.extra)}
+                    losses.drop("detail")
+                written.append(_write_media(part))
+                losses.drop_filled(part.extra)
             case ForeignPart():
-                written = self._losses.foreign(part)
-        return written
+                losses.refuse_foreign(part)
+    return written
 
-    def _call(self, part: CallPart) -> dict[str, Any]:
-        arguments = arguments_object(part.arguments)
-        body = {**_id(part.id), "name": part.name, "args": arguments}
-        signature = _signature(part.extra)
-        rest = {n: v for n, v in part.extra.items() if n not in (SIGNATURE, "extra_content")}
-        return {"functionCall": body, **signature, **self._losses.carried(rest)}
 
-    def _result(self, part: ResultPart) -> dict[str, Any]:
-        texts = [each.text for each in part.content if isinstance(each, TextPart)]
-        others = [each for each in part.content if not isinstance(each, TextPart)]
-        media = [written for each in others if (written := self._part(each)) is not None]
-        return {
-            **_id(part.id),
-            "name": part.name or part.id,
-            "response": _response("\n".join(texts), failed=part.is_error),
-            **({"parts": media} if media else {}),
-        }
+def _write_call(part: CallPart, losses: TranslationLosses) -> dict[str, Any]:
+    body = {**_id(part.id), "name": part.name, "args": arguments_object(part.arguments)}
+    sent = (SIGNATURE, "extra_content")
+    losses.drop_filled({n: v for n, v in part.extra.items() if n not in sent})
+    return {"functionCall": body, **_signature(part.extra)}
+
+
+def _write_result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
+    texts = [each.text for each in part.content if isinstance(each, TextPart)]
+    media = _write_parts((each for each in part.content if not isinstance(each, TextPart)), losses)
+    return {
+        **_id(part.id),
+        "name": part.name or part.id,
+        "response": _response("\n".join(texts), failed=part.is_error),
+        **({"parts": media} if media else {}),
+    }
 
 
 def _id(id: str) -> dict[str, str]:
@@ -648,10 +616,17 @@ _NAMES = {
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     """Return the request for Gemini. Raises InvalidRequest (see ``Dialect.write_request``)."""
-    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, refuse=quirks.refuse)
     model = asked.model.removeprefix("models/")
-    writer = ContentWriter(losses, signatures=wants_signatures(model))
-    system, contents = writer.write(asked.messages)
+    signatures = wants_signatures(model)
+    system, turns = turns_of(
+        asked.messages, lambda message: _write_message(message, losses, signatures=signatures)
+    )
+    contents = [
+        {"role": "model" if role == "assistant" else role, "parts": parts}
+        for role, parts in turns
+        if parts
+    ]
     document: dict[str, Any] = {"contents": contents}
     if system:
         document["systemInstruction"] = {"parts": system}
@@ -660,7 +635,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     if asked.tool_choice is not None:
         document["toolConfig"] = {"functionCallingConfig": _write_choice(asked.tool_choice)}
     config = _settings(asked, model, quirks, losses)
-    _add_extra(document, config, top_level_extra(asked, losses))
+    drop_extra(asked, losses)
     for name in quirks.drops:
         if config.pop(_NAMES.get(name, name), None) is not None or document.pop(name, None):
             losses.drop(name)
@@ -711,29 +686,13 @@ def _settings(
     return filled(config)
 
 
-def _add_extra(document: dict[str, Any], config: dict[str, Any], extra: dict[str, Any]) -> None:
-    """Put back the fields that the reader of this dialect set aside."""
-    for name, value in extra.items():
-        if name == "generationConfig":
-            config.update(value)
-        elif name == "toolConfig":
-            document[name] = {**document.get(name, {}), **value}
-        elif name == "modalities":
-            config["responseModalities"] = [modality.upper() for modality in value]
-        else:
-            document[name] = value
-
-
 def _write_tools(asked: CanonicalRequest, losses: TranslationLosses) -> list[dict[str, Any]]:
     functions = []
-    hosted = []
     for tool in asked.tools:
-        if isinstance(tool, Tool):
-            functions.append(_write_function(tool, losses))
-        else:
-            hosted.append(losses.foreign(tool))
-    declared = [{"functionDeclarations": functions}] if functions else []
-    return [*declared, *hosted]
+        if isinstance(tool, ForeignTool):
+            losses.refuse_foreign(tool)
+        functions.append(_write_function(tool, losses))
+    return [{"functionDeclarations": functions}]
 
 
 def _write_function(tool: Tool, losses: TranslationLosses) -> dict[str, Any]:
@@ -744,7 +703,8 @@ def _write_function(tool: Tool, losses: TranslationLosses) -> dict[str, Any]:
         written["parametersJsonSchema"] = schema_for_gemini(tool.parameters)
     if tool.strict:
         losses.drop("strict")
-    return {**written, **losses.carried(tool.extra)}
+    losses.drop_filled(tool.extra)
+    return written
 
 
 def _write_choice(choice: ToolChoice) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from headstart.dialects.dialect import (
     MalformedAnswerError,
     as_count,
     as_text,
-    decode_document,
+    decode_first,
     read_whole,
     unreadable,
 )
@@ -597,9 +597,7 @@ def decode_body(
         usual = ChatDecoder().read_usual(body)
         if usual is not None:
             return usual + ENDED
-    document = decode_document(body)
-    if isinstance(document, list) and document:
-        document = document[0]  # Gemini's OpenAI endpoint wraps its errors in a list
+    document = decode_first(body)
     if status >= 400:
         return (read_error(document if isinstance(document, dict) else _NOTHING, status),)
     if not isinstance(document, dict):

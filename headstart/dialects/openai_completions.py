@@ -27,6 +27,7 @@ from headstart.dialects.request_form import RequestForm
 from headstart.dialects.requests import (
     check_types,
     decode_object,
+    named_user,
     read_field,
     read_limit,
     read_model,
@@ -84,7 +85,15 @@ class CompletionsForm(RequestForm):
         return [str(document.get("prompt"))[:_OPENING_CHARACTERS]]
 
 
-_TYPES = {"max_tokens": int, "n": int, "best_of": int, "stream": bool, "user": str, "echo": bool}
+_TYPES = {
+    "max_tokens": int,
+    "n": int,
+    "best_of": int,
+    "stream": bool,
+    "echo": bool,
+    "user": str,
+    "safety_identifier": str,
+}
 _NOT_TRANSLATED = (
     "legacy completions are not translated into another API: send this to an upstream that has "
     'them, one with dialect = "openai" or also_speaks = ["completions"]'
@@ -102,7 +111,6 @@ def parse_request(body: bytes) -> ChatRequest:
     choices = read_field(document, "n", int)
     if choices is not None and choices < 1:
         raise InvalidRequest("n: must be at least 1")
-    user = document.get("user") or document.get("safety_identifier")
     return ChatRequest(
         dialect=NAME,
         model=model,
@@ -112,7 +120,7 @@ def parse_request(body: bytes) -> ChatRequest:
         include_usage=bool(read_field(options, "include_usage", bool)),
         choices=(choices or 1) * _count_prompts(document.get("prompt")),
         logprobs=document.get("logprobs") is not None,
-        user=user if isinstance(user, str) else None,
+        user=named_user(document),
         duplicate_keys=repeats_keys(body, document),
     )
 

@@ -33,6 +33,7 @@ from headstart.dialects.requests import (
     check_types,
     data_url,
     decode_object,
+    drop_extra,
     edit_fields,
     effort_of,
     filled,
@@ -49,7 +50,6 @@ from headstart.dialects.requests import (
     split_data_url,
     strict_mode,
     titled_text,
-    top_level_extra,
 )
 from headstart.errors import InvalidRequest
 from headstart.types import ChatRequest
@@ -130,10 +130,10 @@ def _read_call(fields: Fields) -> MessagePart:
     id, body = fields.required_text("id"), fields.required_object(kind)
     name = body.required_text("name")
     if kind == "custom":
-        text = body.text("input") or ""
-        arguments = custom_arguments(text)
-        return _CustomCall(id=id, name=name, arguments=arguments, extra=fields.rest(), text=text)
-    return CallPart(id=id, name=name, arguments=body.text("arguments") or "", extra=fields.rest())
+        arguments = custom_arguments(body.text("input") or "")
+    else:
+        arguments = body.text("arguments") or ""
+    return CallPart(id=id, name=name, arguments=arguments, extra=fields.rest())
 
 
 def _read_part(fields: Fields) -> TextPart | MediaPart | ForeignPart:
@@ -181,7 +181,6 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     include_usage, options = _stream_options(fields)
     user = fields.text("user")
     return CanonicalRequest(
-        dialect=NAME,
         model=fields.required_text("model"),
         messages=read_messages(fields),
         stream=bool(fields.boolean("stream")),
@@ -219,18 +218,6 @@ _FREE_TEXT = (
 )
 
 
-class _CustomTool(Tool):
-    """A custom tool, as the function that other dialects get, and as it came."""
-
-    own: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-class _CustomCall(CallPart, tag="custom"):
-    """A call of a custom tool, and its input."""
-
-    text: str = ""
-
-
 def read_custom_tool(fields: Fields) -> Tool:
     """Read a custom tool, whose input is free text, as a function that takes this text."""
     name, about = fields.required_text("name"), fields.text("description")
@@ -251,24 +238,24 @@ def custom_arguments(text: str) -> str:
 
 def _tools(fields: Fields) -> tuple[Tool | ForeignTool, ...]:
     tools: list[Tool | ForeignTool] = []
-    listed = fields.peek("tools")
-    for own, tool in zip(listed or (), fields.objects("tools"), strict=True):
+    names: dict[str, list[str]] = {"function": [], "custom": []}
+    for tool in fields.objects("tools"):
         kind = tool.text("type") or "function"
         if kind == "function":
-            tools.append(tool.required_object("function").tool(tool.rest()))
+            read = tool.required_object("function").tool(tool.rest())
         elif kind == "custom":
             read = read_custom_tool(tool.required_object(kind))
-            extra = {**read.extra, **tool.rest()}
-            known = {**msgspec.structs.asdict(read), "extra": extra}
-            tools.append(_CustomTool(**known, own=own))
+            read = msgspec.structs.replace(read, extra={**read.extra, **tool.rest()})
         else:
             tools.append(ForeignTool(kind=kind, value={"type": kind, **tool.rest()}))
-    functions = {tool.name for tool in tools if type(tool) is Tool}
-    for each in tools:
-        if isinstance(each, _CustomTool) and each.name in functions:
+            continue
+        tools.append(read)
+        names[kind].append(read.name)
+    for name in names["custom"]:
+        if name in names["function"]:
             raise InvalidRequest(
-                f"tools: a function and a custom tool have the name {each.name}, and only OpenAI's "
-                "API tells their calls apart"
+                f"tools: a function and a custom tool have the name {name}, and only OpenAI's API "
+                "tells their calls apart"
             )
     return tuple(tools)
 
@@ -421,10 +408,8 @@ def write_messages(
 
     ``tool`` messages hold text alone, so media in results follow in a user message.
     """
-    messages: Sequence[Message] = asked.messages
-    if not losses.own:
-        messages = tuple(_with_media_apart(messages))
-        messages = messages if quirks.system == "anywhere" else _for_templates(messages)
+    messages: Sequence[Message] = tuple(_with_media_apart(asked.messages))
+    messages = messages if quirks.system == "anywhere" else _for_templates(messages)
     written: list[dict[str, Any]] = []
     for message in messages:
         if message.role == "tool":
@@ -432,7 +417,7 @@ def write_messages(
             written += [_write_result(part, losses) for part in results]
         else:
             written.append(_write_message(message, losses))
-    _mark_prefill(written, quirks, losses)
+    _mark_prefill(written, quirks)
     return written
 
 
@@ -491,9 +476,9 @@ def _has_text(parts: Iterable[MessagePart]) -> bool:
     return any(isinstance(part, TextPart) and part.text for part in parts)
 
 
-def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks, losses: TranslationLosses) -> None:
+def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks) -> None:
     """Ask the model to continue a last turn of its own, which other dialects do by themselves."""
-    if losses.own or not written or written[-1]["role"] != "assistant":
+    if not written or written[-1]["role"] != "assistant":
         return
     if quirks.prefill == "no":
         raise InvalidRequest(
@@ -510,13 +495,9 @@ def _write_message(message: Message, losses: TranslationLosses) -> dict[str, Any
     if message.name is not None:
         beside["name"] = message.name
     # An assistant message has other fields beside its content, or it has content.
-    absent = content == "" and not beside.keys().isdisjoint(("tool_calls", "refusal", "audio"))
-    return {
-        "role": message.role,
-        "content": None if absent else content,
-        **beside,
-        **losses.carried(message.extra),
-    }
+    absent = content == "" and not beside.keys().isdisjoint(("tool_calls", "refusal"))
+    losses.drop_filled(message.extra)
+    return {"role": message.role, "content": None if absent else content, **beside}
 
 
 def _stands_in_content(part: MessagePart) -> bool:
@@ -539,38 +520,32 @@ def _beside_content(parts: Sequence[MessagePart], losses: TranslationLosses) -> 
         elif isinstance(part, ReasoningPart):
             losses.drop_reasoning(part)
         elif isinstance(part, ForeignPart) and part.kind == "audio":
-            fields["audio"] = losses.foreign(part)
+            losses.refuse_foreign(part)
     if calls:
         fields["tool_calls"] = calls
     return fields
 
 
 def _write_call(part: CallPart, losses: TranslationLosses) -> dict[str, Any]:
-    kind, body = "function", {"name": part.name, "arguments": _arguments(part, losses)}
-    if losses.own and isinstance(part, _CustomCall):
-        kind, body = "custom", {"name": part.name, "input": part.text}
-    return {"id": part.id, "type": kind, kind: body, **losses.carried(part.extra)}
+    losses.drop_filled(part.extra)
+    function = {"name": part.name, "arguments": _arguments(part.arguments)}
+    return {"id": part.id, "type": "function", "function": function}
 
 
-def _arguments(part: CallPart, losses: TranslationLosses) -> str:
+def _arguments(arguments: str) -> str:
     """Return a call's arguments. Servers with chat templates read them as an object."""
-    if losses.own:
-        return part.arguments
-    read = call_input(part.arguments)
-    is_object = bool(part.arguments.strip()) and "_raw" not in read
-    return part.arguments if is_object else msgspec.json.encode(read).decode()
+    read = call_input(arguments)
+    is_object = bool(arguments.strip()) and "_raw" not in read
+    return arguments if is_object else msgspec.json.encode(read).decode()
 
 
 def _write_result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
     if part.is_error:
         losses.drop("is_error")
-    said = [piece for piece in part.content if losses.own or not _is_media(piece)]
-    return {
-        "role": "tool",
-        "tool_call_id": part.id,
-        "content": _write_content(said, "\n", losses),
-        **losses.carried(part.extra),
-    }
+    said = [piece for piece in part.content if not _is_media(piece)]
+    content = _write_content(said, "\n", losses)
+    losses.drop_filled(part.extra)
+    return {"role": "tool", "tool_call_id": part.id, "content": content}
 
 
 def _result_media(part: ResultPart) -> Iterator[MessagePart]:
@@ -593,19 +568,21 @@ def _write_content(
 ) -> str | list[dict[str, Any]]:
     """Return text as a string, which all providers take, and other content as a list."""
     written = [_write_part(part, losses) for part in parts]
-    is_text = all(part.keys() == {"type", "text"} for part in written)
-    if is_text and (len(written) < 2 or not losses.own):
+    if all(part["type"] == "text" for part in written):
         return joint.join(part["text"] for part in written)
     return written
 
 
 def _write_part(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(part, ForeignPart):
-        return losses.foreign(part)
+        losses.refuse_foreign(part)
+    assert isinstance(part, TextPart | MediaPart)
     if isinstance(part, MediaPart):
-        return {**_media(part, losses), **losses.carried(part.extra)}
-    assert isinstance(part, TextPart)
-    return {"type": "text", "text": part.text, **losses.carried(part.extra)}
+        written = _media(part, losses)
+    else:
+        written = {"type": "text", "text": part.text}
+    losses.drop_filled(part.extra)
+    return written
 
 
 _IMAGES = frozenset({"image/gif", "image/jpeg", "image/jpg", "image/png", "image/webp"})
@@ -615,31 +592,35 @@ _IMAGES = frozenset({"image/gif", "image/jpeg", "image/jpg", "image/png", "image
 def check_image(part: MediaPart, losses: TranslationLosses) -> None:
     """Raise InvalidRequest for an image that only other APIs take: Gemini's takes HEIC."""
     kind = (part.media_type or "").partition(";")[0].strip().lower()
-    if not losses.own and kind.startswith("image/") and kind not in _IMAGES:
+    if kind.startswith("image/") and kind not in _IMAGES:
         raise losses.refusal(f"content of type image ({kind[:40]})")
 
 
+def image_block(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
+    """Return an image. Raises InvalidRequest."""
+    losses.drop_filled({"name": part.name})
+    check_image(part, losses)
+    detail = {"detail": part.detail} if part.detail is not None else {}
+    return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
+
+
 def _media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
-    if part.kind != "file":
-        losses.drop_filled({"name": part.name})
     if part.kind == "image":
-        check_image(part, losses)
-        detail = {"detail": part.detail} if part.detail is not None else {}
-        return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
+        return image_block(part, losses)
     if part.kind == "audio":
+        losses.drop_filled({"name": part.name})
         form = (part.media_type or "").removeprefix("audio/")
         form = _AUDIO.get(form, form)
-        if part.data is None or not (losses.own or form in _AUDIO.values()):
+        if part.data is None or form not in _AUDIO.values():
             raise losses.refusal(f"content of type audio ({part.media_type})")
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}}
-    text = None if losses.own else titled_text(part)
+    text = titled_text(part)
     if text is not None:
         return {"type": "text", "text": text}
     if part.data is None:
         raise losses.refusal("content of type file (by URL)")
-    name = part.name or (None if losses.own else "file")
-    named = {"filename": name} if name is not None else {}
-    return {"type": "file", "file": {**named, "file_data": data_url(part)}}
+    file = {"filename": part.name or "file", "file_data": data_url(part)}
+    return {"type": "file", "file": file}
 
 
 _PATH = b"/v1/chat/completions"
@@ -652,9 +633,9 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     A last turn of the assistant, which the model should continue, is refused if the provider cannot
     do that. OpenAI is asked to follow a schema strictly only if it accepts the schema.
     """
-    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, refuse=quirks.refuse)
     check_choices(asked.choices, quirks)
-    extra = top_level_extra(asked, losses)
+    drop_extra(asked, losses)
     body: dict[str, Any] = {
         "model": asked.model,
         "messages": write_messages(asked, quirks, losses),
@@ -663,11 +644,8 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         **_write_response_format(asked, losses),
         **_write_reasoning(asked, losses),
         **_parameters(asked, losses),
-        **extra,
-        **_streaming(asked, quirks, extra),
+        **_streaming(asked, quirks),
     }
-    if body["user"] == extra.get("safety_identifier"):
-        del body["user"]
     said = {name: value for name, value in body.items() if value is not None and value != []}
     # We ask for the usage ourselves. If that is not possible, the client loses nothing.
     said_by_client = {name: value for name, value in said.items() if name != "stream_options"}
@@ -676,30 +654,28 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
 
 
 def _parameters(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
-    if not losses.own and asked.top_k is not None:
+    if asked.top_k is not None:
         losses.drop("top_k")
     return {
         "max_completion_tokens": asked.max_tokens,
         "temperature": asked.temperature,
         "top_p": asked.top_p,
-        "top_k": asked.top_k if losses.own else None,
         "frequency_penalty": asked.frequency_penalty,
         "presence_penalty": asked.presence_penalty,
         "seed": asked.seed,
-        "stop": list(asked.stop if losses.own else kept_stops(asked, _MOST_STOPS, losses)),
+        "stop": list(kept_stops(asked, _MOST_STOPS, losses)),
         "n": asked.choices if asked.choices > 1 else None,
         "logprobs": asked.logprobs or None,
         "top_logprobs": asked.top_logprobs,
-        "user": fitting_user(asked, losses),
+        "user": fitting_user(asked.user),
     }
 
 
-def _streaming(asked: CanonicalRequest, quirks: Quirks, extra: dict[str, Any]) -> dict[str, Any]:
+def _streaming(asked: CanonicalRequest, quirks: Quirks) -> dict[str, Any]:
     if not asked.stream:
         return {}
-    usage = {"include_usage": True} if asked.include_usage and quirks.stream_usage else {}
-    options = {**extra.get("stream_options", {}), **usage}
-    return {"stream": True, "stream_options": options or None}
+    wants_usage = asked.include_usage and quirks.stream_usage
+    return {"stream": True, "stream_options": {"include_usage": True} if wants_usage else None}
 
 
 # --- tools -----------------------------------------------------------------------------------
@@ -707,16 +683,15 @@ def _streaming(asked: CanonicalRequest, quirks: Quirks, extra: dict[str, Any]) -
 
 def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(tool, ForeignTool):
-        return losses.foreign(tool)
-    if losses.own and isinstance(tool, _CustomTool):
-        return tool.own
+        losses.refuse_foreign(tool)
     function = {
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.parameters,
         "strict": strict_mode(tool.strict, tool.parameters, losses),
     }
-    return {"type": "function", "function": filled(function), **losses.carried(tool.extra)}
+    losses.drop_filled(tool.extra)
+    return {"type": "function", "function": filled(function)}
 
 
 def _write_tool_choice(asked: CanonicalRequest) -> dict[str, Any]:
@@ -727,10 +702,7 @@ def _write_tool_choice(asked: CanonicalRequest) -> dict[str, Any]:
     choice = asked.tool_choice
     if choice is None:
         return parallel
-    own = {tool.name for tool in asked.tools if isinstance(tool, _CustomTool)}
-    own = own if asked.dialect == NAME else set()
-    kinds = [("custom" if name in own else "function", name) for name in choice.names]
-    named = [{"type": kind, kind: {"name": name}} for kind, name in kinds]
+    named = [{"type": "function", "function": {"name": name}} for name in choice.names]
     if choice.mode == "named":
         return {"tool_choice": named[0], **parallel}
     if named:
@@ -763,7 +735,7 @@ def _write_reasoning(asked: CanonicalRequest, losses: TranslationLosses) -> dict
     wish = asked.reasoning
     if wish is None:
         return {}
-    losses.carried(wish.extra)
+    losses.drop_filled(wish.extra)
     if wish.enabled is False:
         losses.drop("thinking")
         return {}

@@ -19,8 +19,9 @@ from headstart.canonical_request import portable_name
 from headstart.types import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from headstart.canonical_request import Message
     from headstart.types import CacheMarks, ChatRequest, Choice, Completion
 
     _Members = dict[str, msgspec.Raw]
@@ -628,6 +629,29 @@ def _alternatives(choice: Choice) -> int:
 def _count_alternatives(token: object) -> int:
     found = token.get("top_logprobs") if isinstance(token, dict) else None
     return len(found) if isinstance(found, list) else 0
+
+
+def turns_of(
+    messages: Iterable[Message], write: Callable[[Message], list[dict[str, Any]]]
+) -> tuple[list[dict[str, Any]], list[tuple[str, list[dict[str, Any]]]]]:
+    """Return the content of system messages, and turns, each with its role and its content.
+
+    ``write`` returns the content of a message. Neighbouring messages of one role become one turn.
+    If there are no other messages, those of the system become the user's: APIs with a place of its
+    own for system text refuse it alone.
+    """
+    system: list[dict[str, Any]] = []
+    turns: list[tuple[str, list[dict[str, Any]]]] = []
+    for message in messages:
+        content = write(message)
+        role = "assistant" if message.role == "assistant" else "user"
+        if message.role in ("system", "developer"):
+            system += content
+        elif turns and turns[-1][0] == role:
+            turns[-1][1].extend(content)
+        elif content:
+            turns.append((role, content))
+    return (system, turns) if turns else ([], [("user", system)])
 
 
 # --- marks for the provider's prompt cache --------------------------------------------------------

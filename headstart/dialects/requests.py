@@ -409,16 +409,10 @@ _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh"
 
 
 class TranslationLosses:
-    """Collects the parts of a request that the target's dialect cannot express.
+    """Collects the parts of a request that ``target``, the dialect that is written, lacks."""
 
-    ``target`` is the dialect that is written and ``source`` the one that the request came in.
-    """
-
-    def __init__(self, target: str, source: str, *, refuse: bool) -> None:
+    def __init__(self, target: str, *, refuse: bool) -> None:
         self.target = target
-        self.own = source == target
-        """Whether both are the same dialect: only then extra fields, signatures and foreign parts
-        are sent."""
         self._refuse = refuse
         self._names: set[str] = set()
 
@@ -446,17 +440,8 @@ class TranslationLosses:
         """Leave out what a message has beside its role and parts."""
         self.drop_filled({"name": message.name, **message.extra})
 
-    def carried(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the extra fields if the target is the source's dialect; otherwise drop them."""
-        if self.own:
-            return fields
-        self.drop_filled(fields)
-        return {}
-
-    def foreign(self, foreign: ForeignPart | ForeignTool) -> dict[str, Any]:
-        """Return a part or tool that only its own dialect knows. Raises InvalidRequest."""
-        if self.own:
-            return foreign.value
+    def refuse_foreign(self, foreign: ForeignPart | ForeignTool) -> NoReturn:
+        """Raise InvalidRequest for a part or tool that only its own dialect knows."""
         if isinstance(foreign, ForeignTool):
             self.refuse_tool(f"tools of type {foreign.kind}", foreign.kind)
         elif tool := _tool_of(foreign):
@@ -500,7 +485,7 @@ def without_dropped_tools(asked: CanonicalRequest, quirks: Quirks) -> CanonicalR
 
     What the conversation tells about their work is left out, too, and a choice that no other tool
     can follow. They are named like fields that another dialect does not have
-    (``top_level_extra``).
+    (``drop_extra``).
     """
     foreign = [tool for tool in asked.tools if isinstance(tool, ForeignTool)]
     dropped = {id(tool): tool for tool in foreign if tool.kind in quirks.drops}
@@ -549,13 +534,11 @@ def _without_traces(
     return tuple(kept)
 
 
-def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
-    """Return the extra fields of the request that travel.
+def drop_extra(asked: CanonicalRequest, losses: TranslationLosses) -> None:
+    """Leave out the extra fields of the request.
 
     Raises InvalidRequest for one without which the answer would be another.
     """
-    if losses.own:
-        return asked.extra
     for kind in asked.tool_choice.hosted if asked.tool_choice is not None else ():
         losses.refuse_tool(f"tool_choice of type {kind}", kind)
     for name, value in asked.extra.items():
@@ -569,7 +552,6 @@ def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[
     losses.drop_filled(
         {n: v for n, v in asked.extra.items() if n not in implied or v != implied[n]}
     )
-    return {}
 
 
 def _changes_answer(name: str, value: Any) -> bool:
@@ -657,15 +639,12 @@ def call_input(arguments: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"_raw": arguments}
 
 
-def fitting_user(asked: CanonicalRequest, losses: TranslationLosses) -> str | None:
+def fitting_user(user: str | None) -> str | None:
     """Return the user's id; a digest in place of one that is too long for OpenAI.
 
     Claude Code sends some 150 characters of JSON.
     """
-    user = asked.user
-    if losses.own or user is None or len(user) <= _LONGEST_USER:
-        return user
-    return id_digest(user)
+    return user if user is None or len(user) <= _LONGEST_USER else id_digest(user)
 
 
 def id_digest(id: str) -> str:
@@ -680,7 +659,7 @@ def strict_mode(
     fits: Callable[[dict[str, Any]], bool] = fits_strict,
 ) -> bool | None:
     """Return whether a schema is to be followed strictly. No provider does that for all schemas."""
-    if not strict or losses.own or fits(schema or {}):
+    if not strict or fits(schema or {}):
         return strict
     losses.drop("strict")
     return None
@@ -706,7 +685,7 @@ def apply_quirks(
     """
     if request.duplicate_keys:
         return body, ()
-    losses = TranslationLosses(dialect, dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(dialect, refuse=quirks.refuse)
     check_choices(request.choices, quirks)
     return edit_fields(body, request.document, quirks, losses), losses.names
 
@@ -724,6 +703,16 @@ def write_edited(
     said = filled(body)
     edited = edit_fields(msgspec.json.encode(said), said, quirks, losses)
     return WrittenRequest(path=path, body=edited, dropped=losses.names)
+
+
+def write_dropped(
+    path: bytes, document: dict[str, Any], quirks: Quirks, losses: TranslationLosses
+) -> WrittenRequest:
+    """Return a translated request without the fields that the operator wants to leave out."""
+    for name in quirks.drops:
+        if document.pop(name, None) is not None:
+            losses.drop(name)
+    return WrittenRequest(path=path, body=msgspec.json.encode(document), dropped=losses.names)
 
 
 def edit_fields(

@@ -33,6 +33,7 @@ from headstart.dialects.requests import (
     check_types,
     data_url,
     decode_object,
+    drop_extra,
     effort_of,
     filled,
     fitting_user,
@@ -45,7 +46,6 @@ from headstart.dialects.requests import (
     split_data_url,
     strict_mode,
     titled_text,
-    top_level_extra,
     write_edited,
 )
 from headstart.dialects.requests import apply_quirks as leave_out_rejected
@@ -168,7 +168,6 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     if fields.peek("truncation") == "disabled":  # it only repeats the default
         fields.discard("truncation")
     return CanonicalRequest(
-        dialect=NAME,
         model=fields.text("model") or "",
         messages=name_results(messages),
         stream=bool(fields.boolean("stream")),
@@ -545,15 +544,15 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
 
     The provider does not keep the answer: clients of other dialects could not name it.
     """
-    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, refuse=quirks.refuse)
     if asked.choices > 1:
         raise losses.refusal("n")
-    top_level_extra(asked, losses)
+    drop_extra(asked, losses)
     limit = quirks.default_max_tokens if asked.max_tokens is None else asked.max_tokens
     body: dict[str, Any] = {
         "model": asked.model,
         "input": [item for message in asked.messages for item in _write_message(message, losses)],
-        "max_output_tokens": limit if limit is None or losses.own else max(limit, _LEAST_LIMIT),
+        "max_output_tokens": None if limit is None else max(limit, _LEAST_LIMIT),
         "temperature": asked.temperature,
         "top_p": asked.top_p,
         **_write_tools(asked, losses),
@@ -561,7 +560,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         "reasoning": _write_reasoning(asked.reasoning, losses),
         "include": [LOGPROBS] if asked.logprobs else None,
         "top_logprobs": asked.top_logprobs,
-        "user": fitting_user(asked, losses),
+        "user": fitting_user(asked.user),
         "store": False,
         "stream": asked.stream or None,
     }
@@ -631,7 +630,7 @@ def _write_content(
 
 def _write_part(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(part, ForeignPart):
-        return losses.foreign(part)
+        losses.refuse_foreign(part)
     assert isinstance(part, TextPart | MediaPart)
     losses.drop_filled(part.extra)
     if isinstance(part, MediaPart):
@@ -680,7 +679,7 @@ def _write_tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str
 def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str, Any]:
     """Return a tool. Without the field ``strict`` this API is strict, and others are not."""
     if isinstance(tool, ForeignTool):
-        return losses.foreign(tool)
+        losses.refuse_foreign(tool)
     losses.drop_filled(tool.extra)
     described = {} if tool.description is None else {"description": tool.description}
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -197,29 +197,26 @@ class ResponsesEncoder:
                 self._call(event, written)
 
     def _frame(self, kind: str, members: dict[str, Any]) -> bytes:
-        number, self._number = self._number, self._number + 1
-        name = kind.encode()
-        return b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n' % (
-            name,
-            name,
-            number,
-            _encode(members)[1:],
-        )
+        return self._event(kind, _encode(members)[1:])
 
     def _response(self, kind: str, fields: dict[str, Any]) -> bytes:
         """Return an event that holds the whole response."""
+        return self._event(kind, b'"response":{%b%b}' % (self._head, _encode(fields)[1:]))
+
+    def _event(self, kind: str, rest: bytes) -> bytes:
+        """Return an event; ``rest`` has its members after the number, and its closing brace."""
         number, self._number = self._number, self._number + 1
-        name = kind.encode()
-        return (
-            b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,'
-            b'"response":{%b%b}\n\n' % (name, name, number, self._head, _encode(fields)[1:])
+        return b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n' % (
+            *(kind.encode(),) * 2,
+            number,
+            rest,
         )
 
     def _begin(self, written: list[bytes]) -> None:
         if self._begun:
             return
         self._begun = True
-        fields = _response(IN_PROGRESS, self._model, self._tier, [], None, self._fields)
+        fields = _response((IN_PROGRESS, None), self._model, self._tier, [], None, self._fields)
         written += (self._response("created", fields), self._response(IN_PROGRESS, fields))
 
     # --- items ---
@@ -435,10 +432,9 @@ class ResponsesEncoder:
         self._begin(written)
         self._close_all(written)
         output = [self._output[index] for index in sorted(self._output)]
-        status, details = _status(self._finished.reason, self._finished.native)
-        fields = _response(status, self._model, self._tier, output, self._usage, self._fields)
-        fields["incomplete_details"] = details
-        written.append(self._response(status, fields))
+        ending = _status(self._finished.reason, self._finished.native)
+        fields = _response(ending, self._model, self._tier, output, self._usage, self._fields)
+        written.append(self._response(ending[0], fields))
         self._over = True
 
 
@@ -486,14 +482,17 @@ def _head(id: str, created: int) -> bytes:
     return b'"id":%b,"object":"response","created_at":%d,' % (_encode(id), created)
 
 
-def _status(finish: str, native: str | None) -> tuple[str, dict[str, Any] | None]:
+_Status: TypeAlias = tuple[str, dict[str, Any] | None]
+
+
+def _status(finish: str, native: str | None) -> _Status:
     """Return how an answer ended, and why it is incomplete if it is."""
     reason = native if finish == "incomplete" else _INCOMPLETE.get(finish)
     return ("completed", None) if reason is None else ("incomplete", {"reason": reason})
 
 
 def _response(
-    status: str,
+    status: _Status,
     model: str,
     tier: str | None,
     output: list[dict[str, Any]],
@@ -502,9 +501,9 @@ def _response(
 ) -> dict[str, Any]:
     """Return the members of a response, without its id and time."""
     return {
-        "status": status,
+        "status": status[0],
         "error": None,
-        "incomplete_details": None,
+        "incomplete_details": status[1],
         "model": model,
         "output": output,
         **({} if tier is None else {"service_tier": tier}),
@@ -515,10 +514,9 @@ def _response(
 
 def _document(completion: Completion, output: list[dict[str, Any]]) -> dict[str, Any]:
     choice = completion.choices[0]
-    status, details = _status(choice.finish, choice.native_finish)
+    status = _status(choice.finish, choice.native_finish)
     fields = {**_DEFAULTS, **other_fields(completion.extra)}
-    whole = _response(status, completion.model, completion.tier, output, completion.usage, fields)
-    return {**whole, "incomplete_details": details}
+    return _response(status, completion.model, completion.tier, output, completion.usage, fields)
 
 
 def write_body(completion: Completion, id: str, created: int) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from headstart.canonical_request import Quirks
@@ -96,9 +95,7 @@ def test_the_provider_whose_model_thought_it_gets_it_back() -> None:
 
 def test_anthropic_never_sees_our_signature() -> None:
     document = conversation(MARKED, SIGNED, TEXT)
-    for after, dropped in (edited(document), translate("anthropic", "anthropic", document)):
-        assert after == conversation(SIGNED, TEXT)
-        assert dropped in (("thinking",), ("reasoning",))
+    assert edited(document) == (conversation(SIGNED, TEXT), ("thinking",))
 
 
 @pytest.mark.parametrize("target", [ANTHROPIC, GEMINI_GENERATE, COHERE_CHAT])
@@ -107,7 +104,7 @@ def test_reasoning_with_our_mark_is_never_refused(target: Any) -> None:
     assert edited(conversation(MARKED, TEXT), strict)[1] == ("thinking",)
     for thought in (MARKED, SIGNED):
         request = ANTHROPIC.parse_request(json.dumps(conversation(thought, TEXT)).encode())
-        asked = msgspec.structs.replace(ANTHROPIC.read_request(request), dialect="elsewhere")
+        asked = ANTHROPIC.read_request(request)
         if thought is MARKED:
             assert target.write_request(asked, strict).dropped == ("reasoning",)
         else:

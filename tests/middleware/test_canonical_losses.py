@@ -59,7 +59,7 @@ THINKS = ReasoningOptions(budget_tokens=2000, enabled=True)
 
 
 def asking(**fields: Any) -> CanonicalRequest:
-    least = {"model": "gemini-2.5-flash", "messages": (HI,), "dialect": "elsewhere"}
+    least = {"model": "gemini-2.5-flash", "messages": (HI,)}
     return CanonicalRequest(**{**least, **fields})
 
 
@@ -119,7 +119,6 @@ ODD = {"odd": 1}
 SAMPLES: dict[tuple[type, str], tuple[CanonicalRequest, CanonicalRequest]] = {
     (CanonicalRequest, "model"): _of_request(model="gemini-2.5-pro"),
     (CanonicalRequest, "messages"): _of_request(messages=(HI, HI)),
-    (CanonicalRequest, "dialect"): _of_request(dialect="nowhere"),
     (CanonicalRequest, "stream"): _of_request(stream=True),
     (CanonicalRequest, "include_usage"): (
         asking(stream=True),

@@ -33,11 +33,25 @@ def test_each_prompt_has_its_choices(fields: dict[str, Any], choices: int) -> No
 
 
 @pytest.mark.parametrize(
-    "fields", [{"model": 1}, {"n": 0}, {"stream": "yes"}, {"stream_options": 1}, {"user": 1}]
+    "fields",
+    [
+        {"model": 1},
+        {"n": 0},
+        {"stream": "yes"},
+        {"stream_options": 1},
+        {"user": 1},
+        {"safety_identifier": 1},
+    ],
 )
 def test_fields_of_other_types_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         OPENAI_COMPLETIONS.parse_request(request(**fields))
+
+
+def test_users_that_differ_in_one_of_their_two_names_are_not_the_same() -> None:
+    names = [{"user": "a"}, *({"user": "a", "safety_identifier": each} for each in ("b", "c"))]
+    users = {OPENAI_COMPLETIONS.parse_request(request(**each)).user for each in names}
+    assert len(users) == 3
 
 
 @pytest.mark.parametrize("finish", ["stop", "length", "content_filter"])

@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import anthropic.types.message_create_params as messages_api
+import msgspec
 import openai.types.chat.completion_create_params as chat_api
 import pydantic
 
@@ -16,6 +17,9 @@ from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.openai_chat import OPENAI_CHAT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headstart.canonical_request import CanonicalRequest
     from headstart.dialects.dialect import Dialect
 
 OPENAI = OPENAI_CHAT
@@ -298,3 +302,18 @@ def _exhaust(value: Any) -> None:
     elif not isinstance(value, str | bytes) and hasattr(value, "__iter__"):
         for item in value:
             _exhaust(item)
+
+
+def unread_values(document: dict[str, Any], asked: CanonicalRequest) -> set[str]:
+    """Return the values of a request's document that its common form does not have."""
+    found = "\n".join(map(str, _values(msgspec.to_builtins(asked))))
+    wanted = {str(value).rpartition(";base64,")[2] for value in _values(document)}
+    return {value for value in wanted if value not in found}
+
+
+def _values(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _values(each)
+    else:
+        yield value

@@ -663,7 +663,7 @@ def _block_of(event: StreamEvent) -> int:
 
 def _written(call: Call, **fields: Any) -> dict[str, Any]:
     """Return a body of the call's dialect with these fields of a canonical request."""
-    request = CanonicalRequest(**{"model": "m", "messages": (), "dialect": call.dialect, **fields})
+    request = CanonicalRequest(**{"model": "m", "messages": (), **fields})
     written = DIALECTS[call.dialect].write_request(request, Quirks(default_max_tokens=1))
     body: dict[str, Any] = msgspec.json.decode(written.body)
     return body
