@@ -15,6 +15,7 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     wanted_schema,
 )
+from headstart.lab.simulator.openai_chat import function_call
 from headstart.lab.simulator.simulated_calls import (
     ScriptedError,
     StreamedPart,
@@ -27,7 +28,7 @@ from headstart.types import Frozen, Headers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.lab.simulator.oracle import Alternative, CalledTool, Likelihood
+    from headstart.lab.simulator.oracle import Alternative, Likelihood
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 _FINISHES = {
@@ -93,7 +94,9 @@ class CohereWire(Wire):
         choice = answer.generation.alternatives[0]
         message: dict[str, Any] = {"role": "assistant", "content": list(_content(choice))}
         if choice.tool_calls:
-            message["tool_calls"] = [_call(call, call.arguments) for call in choice.tool_calls]
+            message["tool_calls"] = [
+                function_call(call, call.arguments) for call in choice.tool_calls
+            ]
         body: dict[str, Any] = {
             "id": answer.id,
             "message": message,
@@ -148,14 +151,6 @@ def _content(choice: Alternative) -> Iterator[dict[str, Any]]:
         yield {"type": "text", "text": choice.text}
 
 
-def _call(call: CalledTool, arguments: str) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
-    }
-
-
 def _logprob(likely: Likelihood) -> dict[str, Any]:
     return {"text": likely.token, "token_ids": [0], "logprobs": [likely.logprob]}
 
@@ -183,7 +178,7 @@ def _streamed_parts(choice: Alternative, answer: SimulatedAnswer) -> Iterator[St
             _event("tool-call-delta", place, {"tool_calls": {"function": {"arguments": fragment}}})
             for fragment in call.fragments
         ]
-        opened = _event("tool-call-start", place, {"tool_calls": _call(call, "")})
+        opened = _event("tool-call-start", place, {"tool_calls": function_call(call, "")})
         yield StreamedPart(opened, deltas, _event("tool-call-end", place))
 
 

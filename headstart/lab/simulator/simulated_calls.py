@@ -518,6 +518,21 @@ class CallFacts(Frozen):
     """Tokens of the whole answer, sent or not; 0 for an error."""
 
 
+class AnsweredCall(NamedTuple):
+    """The facts of a call, and its reply."""
+
+    facts: CallFacts
+    reply: ScriptedReply
+
+
+def answered_call(
+    endpoint: str, model: str, document: dict[str, Any], prompt_tokens: int = 0
+) -> AnsweredCall:
+    """Return the answer to a call that is not a chat."""
+    facts = CallFacts(endpoint=endpoint, status=200, model=model, prompt_tokens=prompt_tokens)
+    return AnsweredCall(facts, json_reply(200, msgspec.json.encode(document)))
+
+
 class EndedCall(CallFacts, kw_only=True, omit_defaults=False):
     """One call from its arrival to its end. Seconds are real ones, since ``at``."""
 
