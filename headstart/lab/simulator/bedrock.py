@@ -15,6 +15,7 @@ from headstart.lab.simulator.chat_request import (
     AskedMessage,
     BadRequest,
     ChatBody,
+    NamedFunction,
     NamedTool,
     OfferedTool,
     asked_call,
@@ -97,13 +98,9 @@ class _ConverseTool(Frozen, rename="camel"):
     cache_point: dict[str, Any] | None = None
 
 
-class _NamedChoice(Frozen):
-    name: str
-
-
 class _ConverseChoice(Frozen):
     any: dict[str, Any] | None = None
-    tool: _NamedChoice | None = None
+    tool: NamedFunction | None = None
 
 
 class _ConverseTools(Frozen, rename="camel"):

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from headstart.errors import ConfigError
 from headstart.lab.simulator.oracle import Generation, filtered
-from headstart.lab.simulator.profiles import find_named
+from headstart.lab.simulator.profiles import find_named, read_table
 from headstart.lab.simulator.simulated_calls import Ending, ScriptedError, ScriptedReply, TimedPiece
 from headstart.types import Frozen
 
@@ -372,9 +371,7 @@ class _WeatherFile(Frozen, forbid_unknown_fields=True):
     spell: tuple[Spell, ...]
 
 
-WEATHERS: dict[str, tuple[Spell, ...]] = msgspec.toml.decode(
-    Path(__file__).with_name("weather.toml").read_bytes(), type=dict[str, tuple[Spell, ...]]
-)
+WEATHERS = read_table("weather.toml", dict[str, tuple[Spell, ...]])
 """The named weathers of ``weather.toml``."""
 
 
