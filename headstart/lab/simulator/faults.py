@@ -128,6 +128,10 @@ class Stall(_Fault, tag="stall"):
     keep_alive_s: float | None = None
     """The interval of the dialect's keep-alive bytes during the silence; None: no such bytes."""
 
+    def __post_init__(self) -> None:
+        if self.keep_alive_s is not None and self.keep_alive_s <= 0:
+            raise ValueError("keep_alive_s has to be above zero")
+
     def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         if self.after is None:
             head_at_s = reply.last_sent_s(()) + self.seconds
