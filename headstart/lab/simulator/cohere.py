@@ -13,7 +13,6 @@ from headstart.lab.simulator.chat_request import (
     OfferedTool,
     WantedFormat,
     decode_as,
-    wanted_schema,
 )
 from headstart.lab.simulator.openai_chat import function_call
 from headstart.lab.simulator.simulated_calls import (
@@ -21,7 +20,6 @@ from headstart.lab.simulator.simulated_calls import (
     StreamedPart,
     TimedPiece,
     Wire,
-    paced,
 )
 from headstart.types import Frozen, Headers
 
@@ -113,7 +111,7 @@ class CohereWire(Wire):
         opening = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": []}
         start = _event("message-start", id=answer.id, delta={"message": opening})
         yield TimedPiece(pace.ttft_s, start)
-        at_s = yield from paced(_streamed_parts(choice, answer), pace)
+        at_s = yield from pace.stream(_streamed_parts(choice, answer))
         ending = {"finish_reason": _FINISHES[choice.finish], "usage": _usage(answer)}
         yield TimedPiece(at_s, _event("message-end", delta=ending), terminal=True)
 
@@ -136,7 +134,7 @@ class CohereWire(Wire):
 def _wanted(asked: _Format) -> WantedFormat | None:
     if asked.type != "json_object":
         return None
-    return wanted_schema(asked.json_schema or asked.schema)
+    return WantedFormat.of(asked.json_schema or asked.schema)
 
 
 def _usage(answer: SimulatedAnswer) -> dict[str, Any]:
