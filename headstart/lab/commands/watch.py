@@ -113,6 +113,8 @@ async def _watch(options: WatchOptions) -> bool:
         timeout_s=options.timeout,
     )  # fmt: skip
     wanted_s = parse_duration(options.every)
+    if not wanted_s:
+        raise click.BadParameter("it has to be above zero", param_hint="--every")
     async with open_configured(options.path, options.upstream, options.model) as measured:
         for note in measured.notes:
             _note(note)
