@@ -11,13 +11,11 @@ import click
 from rich.markup import escape
 
 from headstart.cli import data_sources
-from headstart.cli.data_sources import existing_store
 from headstart.cli.options import (
-    JSON,
     Share,
     command,
     config_field,
-    flag,
+    json_field,
     number_table,
     option,
     print_json,
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from headstart.cli.data_sources import RunningServer
     from headstart.middleware.learning.certificates import AuditReport, CertificateRow
 
 MOST_ROWS = 40
@@ -59,7 +56,7 @@ class AuditOptions:
         "  [without an audit: exit with 0]",
         Share(),
     )
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
     token_env: str | None = token_field()
 
 
@@ -93,7 +90,7 @@ def audit(options: AuditOptions) -> None:
         _exit_if_more_wrong(found, options.fail_over)
 
 
-async def audit_of_server(server: RunningServer, since: float) -> AuditReport:
+async def audit_of_server(server: data_sources.RunningServer, since: float) -> AuditReport:
     """Ask a running server. Raises ConfigError or HeadstartError."""
     from headstart.middleware.learning.certificates import AuditReport
 
@@ -107,7 +104,7 @@ async def audit_of_store(url: str | None, path: Path | None, since: float) -> Au
     from headstart.middleware.learning.certificates import audit_report
 
     limit = error_limit_of(data_sources.settings_to_read(path).cache)
-    async with existing_store(url, path) as store:
+    async with data_sources.existing_store(url, path) as store:
         return await audit_report(store, limit, since=since)
 
 

@@ -26,13 +26,12 @@ from headstart.cli.data_sources import bearer_key, lines_of
 from headstart.cli.options import (
     COUNT,
     FILE,
-    JSON,
     OLD_FILE,
     Share,
     argument,
     command,
     config_field,
-    flag,
+    json_field,
     option,
     print_json,
     setting,
@@ -108,7 +107,7 @@ class BatchOptions:
         click.Choice(["batch"]),
     )
     concurrency: int = option(256, "Most calls at the same time.", COUNT)
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 @command(BatchOptions)

@@ -20,24 +20,16 @@ import click
 import msgspec
 
 from headstart.cli import data_sources
-from headstart.cli.data_sources import (
-    LogLine,
-    as_log_lines,
-    body_of,
-    existing_store,
-    lines_of,
-    settings_to_read,
-)
 from headstart.cli.options import (
     COUNT,
     FILE,
     INPUT,
-    JSON,
     OLD_FILE,
     argument,
     command,
     config_field,
     flag,
+    json_field,
     option,
     parse_duration,
     print_json,
@@ -90,18 +82,18 @@ async def import_answers(
     return outcomes
 
 
-def read_calls(lines: Iterable[bytes]) -> Iterator[LogLine | None]:
+def read_calls(lines: Iterable[bytes]) -> Iterator[data_sources.LogLine | None]:
     """Yield the calls of a log; None for a line that holds none, or no answer. Skip empty lines."""
-    for line, read in zip(lines, as_log_lines(lines), strict=True):
+    for line, read in zip(lines, data_sources.as_log_lines(lines), strict=True):
         if not line.strip():
             continue
         try:
-            yield msgspec.json.decode(read, type=LogLine)
+            yield msgspec.json.decode(read, type=data_sources.LogLine)
         except UNDECODABLE:
             yield None
 
 
-def _logged(call: LogLine, headers: Headers) -> LoggedAnswer | None:
+def _logged(call: data_sources.LogLine, headers: Headers) -> LoggedAnswer | None:
     bodies, dialect = call.bodies(), _dialect(call)
     if bodies is None or dialect is None:
         return None
@@ -116,7 +108,7 @@ def _logged(call: LogLine, headers: Headers) -> LoggedAnswer | None:
     )
 
 
-def _dialect(call: LogLine) -> Dialect | None:
+def _dialect(call: data_sources.LogLine) -> Dialect | None:
     """Return the dialect of a call, if its path does not depend on the request."""
     named = OPENAI_CHAT if call.dialect is None else DIALECTS.get(call.dialect)
     return named if named is not None and named.paths else None
@@ -149,7 +141,7 @@ class StatsOptions:
 
     config: Path | None = config_field()
     store: str | None = store_field()
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 class StoreSummary(Frozen, omit_defaults=False):
@@ -201,7 +193,7 @@ def _age(seconds: float) -> str:
 async def _summarise(url: str | None, config: Path | None) -> StoreSummary:
     models, tags, scopes = Counter[str](), Counter[str](), set[str]()
     oldest = newest = None
-    async with existing_store(url, config) as store:
+    async with data_sources.existing_store(url, config) as store:
         size = await store.stats()
         async for entries in store.entries():
             for entry in entries:
@@ -292,7 +284,7 @@ async def _export(url: str | None, config: Path | None, file: IO[bytes]) -> tupl
         file.write(msgspec.json.encode(line) + b"\n")
 
     entries = labels = 0
-    async with existing_store(url, config) as store:
+    async with data_sources.existing_store(url, config) as store:
         write(_Head(format=FORMAT, secret=await store.secret()))
         vectors: dict[str, VectorRow] = {}
         async for rows in store.scan():
@@ -356,7 +348,7 @@ def import_(options: CacheImportOptions) -> None:
             raise click.UsageError("--answers reads a file, not the standard input")
         _import_answers(options)
         return
-    settings = settings_to_read(options.config).cache
+    settings = data_sources.settings_to_read(options.config).cache
     url = options.store or settings.store
     if url == "memory:":
         raise ConfigError(NOT_IN_MEMORY)
@@ -380,7 +372,7 @@ def _import_answers(options: CacheImportOptions) -> None:
         key = data_sources.bearer_key(options.key_env)
         headers = (*headers, (b"authorization", key.encode()))
     read = partial(_progress, what="calls")
-    lines = lines_of(options.file)
+    lines = data_sources.lines_of(options.file)
     outcomes = anyio.run(import_answers, settings, lines, headers, read)
     _progress(outcomes.total(), "calls", last=True)
     stored = outcomes.pop("stored", 0)
@@ -524,7 +516,7 @@ async def _invalidate(
     url: str | None, config: Path | None, chosen: EntryFilter, dry_run: bool
 ) -> int:
     deleted = 0
-    async with existing_store(url, config) as store:
+    async with data_sources.existing_store(url, config) as store:
         ids = [entry.id async for page in store.entries() for entry in page if chosen.fits(entry)]
         for start in range(0, len(ids), AT_ONCE):
             batch = tuple(ids[start : start + AT_ONCE])
@@ -580,7 +572,7 @@ def warm(options: WarmOptions) -> None:
 
 def _bodies(file: Path) -> Iterator[bytes]:
     """Yield the request bodies of a file. Raises ConfigError."""
-    for number, line in enumerate(as_log_lines(lines_of(file)), 1):
+    for number, line in enumerate(data_sources.as_log_lines(data_sources.lines_of(file)), 1):
         if not line.strip():
             continue
         try:
@@ -588,7 +580,7 @@ def _bodies(file: Path) -> Iterator[bytes]:
         except UNDECODABLE as error:
             raise ConfigError(f"{file}, line {number}: {error}") from error
         asked = row.get("request", row)
-        request = body_of(asked) if isinstance(asked, dict) else None
+        request = data_sources.body_of(asked) if isinstance(asked, dict) else None
         if request is None:
             raise ConfigError(f"{file}, line {number}: it has no request")
         yield msgspec.json.encode(request)

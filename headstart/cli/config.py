@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from headstart.cli.data_sources import settings_to_read
-from headstart.cli.options import JSON, command, config_field, flag, print_json
+from headstart.cli.options import command, config_field, flag, json_field, print_json
 from headstart.cli.serve import ServeOptions, chosen_settings
 from headstart.config.checks import billing_note, listing_note, notes_on, unset_variables
 from headstart.config.loading import load_settings
@@ -75,7 +75,7 @@ class CheckOptions(ServeOptions):
 
     wrapped: bool = flag("Check the settings of an app with the middleware: it needs no upstream.")
     live: bool = flag("Ask each upstream for one token (the cost is tiny).")
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 @command(CheckOptions, short_help="Find problems in the configuration; --live asks each upstream.")

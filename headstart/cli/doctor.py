@@ -21,7 +21,7 @@ import msgspec
 
 from headstart.cli import data_sources
 from headstart.cli.config import start_problems
-from headstart.cli.options import JSON, command, flag, print_json
+from headstart.cli.options import command, json_field, print_json
 from headstart.cli.serve import ServeOptions, chosen_settings
 from headstart.config.checks import ignored_proxy
 from headstart.config.providers import NO_UPSTREAM
@@ -84,7 +84,7 @@ def problem(check: str, text: str, fix: str) -> Finding:
 class DoctorOptions(ServeOptions):
     """The options of the server, and those that only ``headstart doctor`` has."""
 
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 @command(DoctorOptions)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from headstart.cli.options import JSON, OLD_FILE, argument, command, flag, option
+from headstart.cli.options import OLD_FILE, argument, command, json_field, option
 from headstart.embeddings.encoder import DEFAULT_MODEL, ModelCard, Pooling, Precision, read_card
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -48,7 +48,7 @@ class ExportOptions:
         "Questions of your users, one per line, 10,000 or more: they make better sketches.",
         OLD_FILE,
     )
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 @command(ExportOptions, short_help="Turn a model into an encoder folder.")
@@ -89,7 +89,7 @@ class InfoOptions:
     """The options of ``headstart encoder info``."""
 
     folder: Path | None = argument("[FOLDER]", FOLDER, required=False)
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 @command(InfoOptions, short_help="Describe an encoder.")

@@ -14,11 +14,10 @@ from rich.markup import escape
 
 from headstart.cli import data_sources
 from headstart.cli.options import (
-    JSON,
     argument,
     command,
     config_field,
-    flag,
+    json_field,
     token_field,
     url_field,
 )
@@ -59,7 +58,7 @@ class ExplainOptions:
     request_id: str = argument("REQUEST_ID", click.STRING)
     url: str | None = url_field()
     config: Path | None = config_field()
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
     token_env: str | None = token_field()
 
 

@@ -99,8 +99,9 @@ def flag(help: str, flags: str = "") -> Any:
     return option(default=False, help=help, flags=flags, is_flag=True)
 
 
-JSON = "Print one JSON object."
-"""The help of ``--json``."""
+def json_field() -> Any:
+    """Return a dataclass field that is ``--json``."""
+    return flag("Print one JSON object.", "--json")
 
 
 def command(

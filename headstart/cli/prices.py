@@ -335,6 +335,10 @@ def _read(file: Path, today: str) -> ImportedPrices:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.DecodeError) as error:
         raise ConfigError(f"{file}: neither JSON nor TOML: {error}") from error
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{file}: a field of an entry is missing or not valid: {error}"
+        ) from error
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
 

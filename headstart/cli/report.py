@@ -15,11 +15,10 @@ from rich.markup import escape
 from headstart.cli.data_sources import decode_lines, existing_store, settings_to_read
 from headstart.cli.options import (
     FILE,
-    JSON,
     OLD_FILE,
     command,
     config_field,
-    flag,
+    json_field,
     number_table,
     option,
     print_json,
@@ -109,7 +108,7 @@ class ReportOptions:
         OLD_FILE,
     )
     since: float = since_field()
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
     html: Path | None = option(None, "Write one self-contained page with plots.", FILE)
     as_csv: Path | None = option(
         None,

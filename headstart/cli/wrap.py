@@ -30,7 +30,6 @@ from headstart.sockets import is_loopback_host
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from headstart.cli.data_sources import RunningServer
 
 _READY = "headstart is ready on "
 STOP_S = 15.0
@@ -190,7 +189,7 @@ def _leave(number: int, _: object) -> None:
 
 
 @contextmanager
-def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[RunningServer]:
+def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[data_sources.RunningServer]:
     """Yield a running sidecar, or a new one that ends with the block."""
     running = data_sources.running_server(options.url, options.token_env, options.config)
     try:
@@ -323,7 +322,7 @@ _REMOVED = re.compile(
 )
 
 
-def _sums(server: RunningServer) -> Sums | HeadstartError:
+def _sums(server: data_sources.RunningServer) -> Sums | HeadstartError:
     """Return the sums of a sidecar, or the reason why they cannot be read. The tool runs anyway."""
 
     async def ask() -> tuple[bytes, bytes]:

@@ -16,36 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from headstart.config.checks import has_no_list
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.errors import ConfigError
-from headstart.factory.caching import (
-    admission_of,
-    make_domains,
-    make_policy,
-    make_second_opinion,
-    make_store,
-    open_cache,
-    open_encoder,
-    open_hit_decider,
-    open_recorder,
-)
+from headstart.factory import caching, routing, upstreams
 from headstart.factory.context import BuildContext, clock, follow_secret, new_id, persist
-from headstart.factory.routing import (
-    expressions,
-    lifetimes,
-    make_router,
-    one_or_more,
-    open_shaping,
-    outputs_by_route,
-    route_rule,
-    socket_upstreams,
-)
 from headstart.factory.telemetry import open_telemetry
-from headstart.factory.upstreams import (
-    billing_names,
-    list_sources,
-    machines_of,
-    open_states,
-    open_upstreams,
-)
 from headstart.interfaces import CallExchange, SharedStore, Store, SwapStore
 from headstart.middleware.admin_front import EngineParts
 from headstart.middleware.asgi import StartedEngine, not_found
@@ -132,19 +105,21 @@ async def start_engine(
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
         stack.push_async_callback(supervisor.aclose)
-        store = make_store(settings.cache, observers, memory)
+        store = caching.make_store(settings.cache, observers, memory)
         build = BuildContext(settings, store, observers, supervisor, stack)
-        encoder = await open_encoder(build)
-        domains = make_domains(build)
-        policy = make_policy(settings.cache, domains)
-        cache = await open_cache(build, encoder, policy)
+        encoder = await caching.open_encoder(build)
+        domains = caching.make_domains(build)
+        policy = caching.make_policy(settings.cache, domains)
+        cache = await caching.open_cache(build, encoder, policy)
         tracing = await open_telemetry(build)
         providers = (
             None if wrapped else await _open_providers(build, states, tracing, make_upstream)
         )
         opened = () if providers is None else providers.opened
-        second = make_second_opinion(build, opened)
-        hit_decider = await open_hit_decider(build, domains, encoder, policy.version, second)
+        second = caching.make_second_opinion(build, opened)
+        hit_decider = await caching.open_hit_decider(
+            build, domains, encoder, policy.version, second
+        )
         _open_logs_and_books(build, opened, tracing)
         server = settings.server
         parts = EngineParts(
@@ -159,7 +134,7 @@ async def start_engine(
             sockets=ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
             ledger=None if providers is None else providers.ledger,
             states=None if providers is None else providers.states,
-            machines=machines_of(settings),
+            machines=upstreams.machines_of(settings),
         )
         learning = "" if encoder is None else f"{encoder.namespace} {policy.version}"
         builder = EngineBuilder(build, parts, providers, learning, resolve, origins)
@@ -183,12 +158,12 @@ async def _open_providers(
     Raises ConfigError.
     """
     settings, store, spawn = build.settings, build.store, build.supervisor.spawn
-    states, ledger = await open_states(build, states), _open_ledger(build)
+    states, ledger = await upstreams.open_states(build, states), _open_ledger(build)
     nodes = None
     if isinstance(store, SwapStore):
         nodes = NodeLimits(store, await store.secret(), spawn)
         build.stack.callback(nodes.close)
-    opened = await open_upstreams(
+    opened = await upstreams.open_upstreams(
         settings,
         states,
         build.stack,
@@ -198,7 +173,7 @@ async def _open_providers(
         make=make,
         nodes=nodes,
     )
-    built = make_router(settings, opened, await open_shaping(build, opened), states)
+    built = routing.make_router(settings, opened, await routing.open_shaping(build, opened), states)
     for name, panel in built.panels.items():
         await persist(build, name, "cascade", saved=panel.saved, load=panel.load)
     return Providers(states, ledger, opened, built.router)
@@ -230,7 +205,7 @@ def _open_logs_and_books(
 ) -> None:
     """Add the observers that write the logs and the books."""
     observers, access_log = build.observers, build.settings.server.access_log
-    observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
+    observers.add(FailureLog(unpriced=UnpricedModels(upstreams.billing_names(opened))))
     if access_log != "off":
         trace_id = None if tracing is None else tracing.trace_id
         observers.add(AccessLog(as_json=access_log == "json", trace_id=trace_id))
@@ -274,7 +249,7 @@ class EngineBuilder:
         self._sharing = _sharing_options(settings, self._router, resolve)
         self._access = AccessControl(self._sharing.client_keys, self.origins)
         self._accepted = AcceptedCredentials(time.monotonic)
-        self._admission = admission_of(cache)
+        self._admission = caching.admission_of(cache)
         self._values = ValueLimit(settings.server.max_body_values)
 
     async def open(
@@ -286,7 +261,7 @@ class EngineBuilder:
         engine = self._make_engine(
             await self.build.store.secret(),
             conversations,
-            await open_recorder(self.build),
+            await caching.open_recorder(self.build),
             self._open_shared_flights(exchange),
             calls,
         )
@@ -352,7 +327,10 @@ class EngineBuilder:
             parts.hit_decider,
             clock=clock,
             answered=RecentAnswers(time.monotonic),
-            concise={name: each.concise for name, each in outputs_by_route(self._settings).items()},
+            concise={
+                name: each.concise
+                for name, each in routing.outputs_by_route(self._settings).items()
+            },
             wait_limit=wait_limit,
         )
 
@@ -366,12 +344,12 @@ class EngineBuilder:
             upstreams=(lambda *_: (app, frozenset((app,)))) if router is None else router.upstreams,
             observer=self._observers,
             semantic=cache.mode != "exact-only",
-            rules=tuple(map(route_rule, self._settings.route)),
-            never_stored=expressions(cache.never_stored),
+            rules=tuple(map(routing.route_rule, self._settings.route)),
+            never_stored=routing.expressions(cache.never_stored),
             max_error=cache.max_error,
-            cached_tools=one_or_more(cache.cached_tools),
+            cached_tools=routing.one_or_more(cache.cached_tools),
             learning=self.learning,
-            lifetimes=lifetimes(cache),
+            lifetimes=routing.lifetimes(cache),
             values=self._values,
             templates=cache.templates,
         )
@@ -457,7 +435,7 @@ class EngineBuilder:
             # Browsers let any page open a WebSocket, so CORS rules of an app around us do not help.
             origins = OriginRules(None, server.allowed_origins)
         return WebSocketRelay(
-            socket_upstreams(self._settings.route, providers.opened, providers.router),
+            routing.socket_upstreams(self._settings.route, providers.opened, providers.router),
             concurrency=self.parts.sockets,
             spawn=self._spawn,
             new_id=new_id,
@@ -471,8 +449,8 @@ class EngineBuilder:
     async def _open_relay(self, providers: Providers, kept: KeptResponses | None) -> Relay:
         """Return the relay, with the lists of models of an earlier run."""
         opened, router, ledger = providers.opened, providers.router, self.parts.ledger
-        rules = tuple(map(route_rule, self._settings.route))
-        sources = list_sources(opened, self._settings)
+        rules = tuple(map(routing.route_rule, self._settings.route))
+        sources = upstreams.list_sources(opened, self._settings)
         models = ModelLists(
             router,
             rules,

@@ -530,8 +530,10 @@ def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[
             raise ConfigError(f"{path.name}: no .csv and no .jsonl file is in it")
         return [row for table in tables for row in read_rows(table, cheap, strong)]
     with path.open(newline="", encoding="utf-8") as file:
-        records: Iterable[dict[str, Any]]
-        records = csv.DictReader(file) if path.suffix == ".csv" else map(msgspec.json.decode, file)
+        records: Iterable[dict[str, Any]] = csv.DictReader(file)
+        if path.suffix != ".csv":
+            lines = filter(str.strip, file)
+            records = (msgspec.json.decode(line, type=dict[str, Any]) for line in lines)
         try:
             return [_read_row(record, cheap, strong) for record in records]
         except (KeyError, TypeError, ValueError) as error:

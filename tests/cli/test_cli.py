@@ -174,7 +174,7 @@ def test_an_export_that_fills_the_disk_names_its_file_and_leaves_none(
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("headstart.cli.cache.existing_store", fail)
+    monkeypatch.setattr("headstart.cli.data_sources.existing_store", fail)
     path = tmp_path / "export.jsonl"
     assert run("cache", "export", str(path)) == 1
     assert capsys.readouterr().err == f"headstart: {path}: No space left on device\n"

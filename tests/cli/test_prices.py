@@ -240,6 +240,12 @@ def test_only_the_named_providers_are_taken() -> None:
         ({"groq": {"m": {"input_per_million": -1, "output_per_million": 1}}}, "groq.m: "),
         ({"groq": {"m": {"input": 1}}}, "groq.m: "),
         ({"x": {"litellm_provider": "else"}}, "no price of a provider that has a preset"),
+        ([{"id": "openai", "models": []}, {"name": "no id"}], "a field of an entry is missing"),
+        (
+            [{"id": "openai", "models": [{"id": "m", "prices": None}]}],
+            "a field of an entry is missing",
+        ),
+        ({"m": {"litellm_provider": "openai", "mode": ["chat"]}}, "a field of an entry is missing"),
     ],
 )
 def test_a_wrong_list_is_refused_and_nothing_written(

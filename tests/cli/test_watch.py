@@ -149,6 +149,13 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
     assert result.stdout == ""
 
 
+def test_rounds_without_a_time_between_them_are_refused(tmp_path: Path) -> None:
+    config = _config(tmp_path / "headstart.toml", "http://127.0.0.1:9")
+    result = _run(config, "--every", "0h", "--history", str(tmp_path / "history.jsonl"))
+    assert result.exit_code == 2
+    assert "Invalid value for --every: it has to be above zero" in result.stderr
+
+
 def test_a_provider_without_a_price_is_refused(tmp_path: Path) -> None:
     config = _config(tmp_path / "headstart.toml", "https://api.example.com")
     with pytest.raises(ConfigError, match=r"set upstream\.price"):

@@ -67,6 +67,21 @@ def test_json_lines_with_scores_and_costs_are_read(tmp_path: Path) -> None:
     assert read_rows(path) == [CascadeRow(0.7, 0.0, 1.0, 0.1, 2.0)]
 
 
+def test_empty_lines_between_json_lines_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "outcomes.jsonl"
+    path.write_text(
+        '{"score": 1, "cheap": 1, "strong": 1}\n\n  \n{"score": 0, "cheap": 0, "strong": 1}\n\n'
+    )
+    assert read_rows(path) == [CascadeRow(1.0, 1.0, 1.0), CascadeRow(0.0, 0.0, 1.0)]
+
+
+def test_a_line_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "outcomes.jsonl"
+    path.write_text("[1]\n")
+    with pytest.raises(ConfigError, match=r"outcomes\.jsonl needs the columns.*got `array`"):
+        read_rows(path)
+
+
 @pytest.mark.parametrize(
     "text", ["prompt,cheap\nx,1\n", "prompt,cheap,strong\nx,maybe,1\n", "cheap,strong\n1,1\n"]
 )

@@ -92,6 +92,13 @@ async def test_a_trickle_sends_a_few_bytes_at_a_time_and_loses_none() -> None:
     assert record.ended_s >= 0.009, "some ten drops, a simulated second apart"
 
 
+async def test_keep_alive_bytes_without_a_pause_are_refused() -> None:
+    async with simulated(Simulator()) as url:
+        wire = await exchange(url, chat(), {"x-sim-fault": '{"fault":"stall","keep_alive_s":0}'})
+    assert wire.status == 400
+    assert "keep_alive_s has to be above zero" in json.loads(wire.body)["error"]["message"]
+
+
 async def test_a_trickle_of_nothing_is_refused() -> None:
     async with simulated(Simulator()) as url:
         wire = await exchange(url, chat(), {"x-sim-fault": '{"fault":"trickle","bytes":0}'})

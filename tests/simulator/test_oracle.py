@@ -73,7 +73,7 @@ def test_a_prompt_in_two_classes_is_refused() -> None:
 
 def test_unknown_prompts_are_classes_of_their_own() -> None:
     one, other = ORACLE.truth("Where is Ulm?"), ORACLE.truth("Where is Ulm ?")
-    assert not one.known
+    assert one.class_id.startswith("unknown-")
     assert one.class_id != other.class_id
     assert one.text != other.text
     assert Oracle().truth("Where is Ulm?") == one

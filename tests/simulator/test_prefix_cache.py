@@ -81,9 +81,7 @@ async def test_anthropic_caches_what_is_marked_and_counts_it_apart() -> None:
 
 
 def _blocks(*texts: str, marks: tuple[int, ...]) -> list[PromptBlock]:
-    return [
-        PromptBlock(text, 300.0 if number in marks else None) for number, text in enumerate(texts)
-    ]
+    return [PromptBlock(text, {} if number in marks else None) for number, text in enumerate(texts)]
 
 
 LONG = "abcd" * 1500

@@ -125,3 +125,5 @@ def test_anthropic_batches(url: str, clock: Clock) -> None:
         assert [each.id for each in batches.list(limit=1)] == [later.id, made.id]
         with pytest.raises(anthropic.BadRequestError, match="custom_id"):
             batches.create(requests=[asked("no spaces")])
+        with pytest.raises(anthropic.BadRequestError, match="custom_id"):
+            client.post("/v1/messages/batches", body={"requests": [1]}, cast_to=object)

@@ -15,12 +15,11 @@ from headstart.cli.data_sources import lines_of
 from headstart.cli.options import (
     ABOVE_ZERO,
     COUNT,
-    JSON,
     OLD_FILE,
     Share,
     command,
     config_field,
-    flag,
+    json_field,
     number_table,
     option,
     print_json,
@@ -90,7 +89,7 @@ class BenchOptions:
     timeout: float = option(120, "Seconds until a call counts as failed.", ABOVE_ZERO)
     seed: int = option(0, "Seed of the simulated providers.")
     speed: float = option(1.0, "Run simulated providers this many times faster.", ABOVE_ZERO)
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 @command(BenchOptions)

@@ -11,23 +11,15 @@ import click
 from headstart.cli.data_sources import read_lines
 from headstart.cli.options import (
     COUNT,
-    JSON,
     OLD_FILE,
     Share,
     argument,
     command,
-    flag,
+    json_field,
     option,
     print_json,
 )
 from headstart.lab.commands import playing
-from headstart.lab.commands.playing import (
-    FAIL_OVER_HELP,
-    MAX_ERROR_HELP,
-    STATE_HELP,
-    file_names_in_errors,
-    play_rows,
-)
 from headstart.lab.rates import (
     PairReport,
     Pairs,
@@ -65,15 +57,15 @@ class EvaluateOptions:
     """The options of ``headstart evaluate``."""
 
     path: Path = argument("PAIRS_OR_STREAM.jsonl", OLD_FILE)
-    max_error: float | None = option(None, MAX_ERROR_HELP, Share())
+    max_error: float | None = option(None, playing.MAX_ERROR_HELP, Share())
     policy: str = option("verified", f"{POLICIES}.")
     guards: bool = option(default=True, help="Let guards veto.", flags="--guards/--no-guards")
     judge: str = option("oracle", JUDGE_HELP)
     seed: int | None = option(None, "Shuffle a stream; without it, the file's order.", click.INT)
     orderings: int = option(1, ORDERINGS_HELP, COUNT, show_default=False)
-    state: Path | None = option(None, STATE_HELP, OLD_FILE)
-    fail_over: float | None = option(None, FAIL_OVER_HELP, Share())
-    as_json: bool = flag(JSON, "--json")
+    state: Path | None = option(None, playing.STATE_HELP, OLD_FILE)
+    fail_over: float | None = option(None, playing.FAIL_OVER_HELP, Share())
+    as_json: bool = json_field()
 
 
 @command(EvaluateOptions)
@@ -98,7 +90,7 @@ def evaluate(options: EvaluateOptions) -> None:
     must mean the same, as in production. query names the question inside a templated prompt.
     """
     noise = judge_noise(options.judge)
-    with file_names_in_errors(options.path):
+    with playing.file_names_in_errors(options.path):
         labelled = read_labelled(read_lines(options.path))
     prior = options.state.read_bytes() if options.state else None
     is_pairs = isinstance(labelled, Pairs)
@@ -135,7 +127,9 @@ def _play(
         if seed is not None:
             chance.shuffle(rows)
         judge = noisy(same_class, noise, chance.random)
-        played = play_rows(rows, prepare, make(), same_class, "Playing", chance, judge=judge)
+        played = playing.play_rows(
+            rows, prepare, make(), same_class, "Playing", chance, judge=judge
+        )
         orderings.append(ordering_report(played, seed))
     return stream_report(orderings)
 

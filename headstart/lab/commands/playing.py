@@ -196,22 +196,16 @@ def read_replay_input(
     """
     admission = admission_of(settings_to_read(config).cache)
     with file_names_in_errors(*paths):
-        return _read_replay_input(paths, pattern, admission)
-
-
-def _read_replay_input(
-    paths: Sequence[Path], pattern: re.Pattern[str] | None, admission: Admission
-) -> ReplayInput:
-    lines = list(as_log_lines(line for path in paths for line in read_lines(path)))
-    whole = [b"" if is_cut_off(line) else line for line in lines]
-    if not any(whole):
-        whole = lines  # an error then names the line that is cut off
-    if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
-        cut_off = sum(map(bool, lines)) - sum(map(bool, whole))
-        return _recorded(read_log(whole), pattern, cut_off, admission)
-    labelled = read_labelled(
-        lines, or_else=", a logged call needs request and response, or messages"
-    )
+        lines = list(as_log_lines(line for path in paths for line in read_lines(path)))
+        whole = [b"" if is_cut_off(line) else line for line in lines]
+        if not any(whole):
+            whole = lines  # an error then names the line that is cut off
+        if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
+            cut_off = sum(map(bool, lines)) - sum(map(bool, whole))
+            return _recorded(read_log(whole), pattern, cut_off, admission)
+        labelled = read_labelled(
+            lines, or_else=", a logged call needs request and response, or messages"
+        )
     rows = list(pairs_in_order(labelled))
     texts = [row.prompt.query for row in rows if row.prompt.query is not None]
     pairs = isinstance(labelled, Pairs)

@@ -8,23 +8,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from headstart.cli.options import (
-    JSON,
     OLD_FILE,
     argument,
     command,
     config_field,
-    flag,
+    json_field,
     option,
     print_json,
 )
 from headstart.lab.commands import playing
-from headstart.lab.commands.playing import (
-    QUERY_HELP,
-    STATE_HELP,
-    play_all,
-    question_pattern,
-    read_replay_input,
-)
 from headstart.lab.rates import Ordering, ordering_report
 from headstart.lab.stream import POLICIES, PolicySetup, policy_maker
 from headstart.policies.learned_rule.error_limit import JudgeNoise
@@ -44,12 +36,12 @@ class ReplayOptions:
 
     paths: tuple[Path, ...] = argument("LOG.jsonl...", OLD_FILE, nargs=-1, required=True)
     policy: tuple[str, ...] = option(COMPARED, f"{POLICIES}; may be given again.", multiple=True)
-    state: Path | None = option(None, STATE_HELP, OLD_FILE)
+    state: Path | None = option(None, playing.STATE_HELP, OLD_FILE)
     query: re.Pattern[str] | None = option(
-        None, QUERY_HELP, metavar="REGEX", callback=question_pattern
+        None, playing.QUERY_HELP, metavar="REGEX", callback=playing.question_pattern
     )
     config: Path | None = config_field()
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 @command(ReplayOptions)
@@ -66,10 +58,10 @@ def replay(options: ReplayOptions) -> None:
     snapshot = options.state.read_bytes() if options.state else None
     for name in options.policy:
         policy_maker(name, PolicySetup(guards=True, noise=JudgeNoise(), state=snapshot))()
-    source = read_replay_input(options.paths, options.query, options.config)
+    source = playing.read_replay_input(options.paths, options.query, options.config)
     setup = PolicySetup(guards=True, noise=source.noise, state=snapshot)
     found = {
-        name: ordering_report(play_all(source, policy_maker(name, setup)(), name), None)
+        name: ordering_report(playing.play_all(source, policy_maker(name, setup)(), name), None)
         for name in options.policy
     }
     if options.as_json:

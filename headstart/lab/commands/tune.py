@@ -15,47 +15,23 @@ from rich.console import Console
 
 from headstart.cli.options import (
     FILE,
-    JSON,
     OLD_FILE,
     Share,
     argument,
     command,
     config_field,
-    flag,
+    json_field,
     number_table,
     option,
     print_json,
     write_file,
 )
 from headstart.errors import ConfigError
+from headstart.lab import tuning
 from headstart.lab.commands import playing
-from headstart.lab.commands.playing import (
-    FAIL_OVER_HELP,
-    MAX_ERROR_HELP,
-    QUERY_HELP,
-    play_all,
-    question_pattern,
-    read_replay_input,
-)
 from headstart.lab.quality import read_rows, study_cascade
 from headstart.lab.rates import ordering_report, percent
 from headstart.lab.stream import PlayedPrompt, PolicySetup, TestedPolicy, policy_maker
-from headstart.lab.tuning import (
-    TARGETS,
-    THRESHOLDS,
-    Static,
-    TargetResult,
-    Tuning,
-    advise,
-    advise_static,
-    best_static,
-    borderline,
-    course,
-    find_templates,
-    render_tuning,
-    rocs,
-    target_of,
-)
 from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.match import StaticMatch
 
@@ -64,7 +40,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from headstart.lab.commands.playing import ReplayInput
     from headstart.lab.quality import CascadePoint, CascadeReport, CascadeTuning
 # --- cascades -------------------------------------------------------------------------------------
 
@@ -162,21 +137,21 @@ class TuneOptions:
     """The options of ``headstart tune``."""
 
     paths: tuple[Path, ...] = argument("LOG.jsonl...", OLD_FILE, nargs=-1)
-    max_error: float | None = option(None, MAX_ERROR_HELP, Share())
+    max_error: float | None = option(None, playing.MAX_ERROR_HELP, Share())
     out: Path = option(Path("headstart-state.bin"), OUT_HELP, FILE)
     html: Path | None = option(None, "Draw the result on one HTML page.", FILE)
     write: Path | None = option(None, WRITE_HELP, OLD_FILE)
     query: re.Pattern[str] | None = option(
-        None, QUERY_HELP, metavar="REGEX", callback=question_pattern
+        None, playing.QUERY_HELP, metavar="REGEX", callback=playing.question_pattern
     )
-    fail_over: float | None = option(None, FAIL_OVER_HELP, Share())
+    fail_over: float | None = option(None, playing.FAIL_OVER_HELP, Share())
     cascade: Path | None = option(
         None, CASCADE_HELP, click.Path(path_type=Path, exists=True), metavar="FILE_OR_DIR"
     )
     cheap: str = option("cheap", "Column of the cheap model's outcomes.")
     strong: str = option("strong", "Column of the strong model's outcomes.")
     config: Path | None = config_field()
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 @command(TuneOptions)
@@ -221,23 +196,26 @@ def tune(options: TuneOptions) -> None:
 def _tune_to_log(options: TuneOptions) -> None:
     """Study a log, write what was learned from it, and print the results."""
     target = ErrorLimit().max_error if options.max_error is None else options.max_error
-    source = read_replay_input(options.paths, options.query, options.config)
+    source = playing.read_replay_input(options.paths, options.query, options.config)
     setup = PolicySetup(guards=True, noise=source.noise, max_error=target)
     found = _study(source, setup, target)
     if options.write is not None:
         plays = (
-            (threshold, play_all(source, TestedPolicy(StaticMatch(threshold)), f"At {threshold}"))
-            for threshold in THRESHOLDS
+            (
+                threshold,
+                playing.play_all(source, TestedPolicy(StaticMatch(threshold)), f"At {threshold}"),
+            )
+            for threshold in tuning.THRESHOLDS
         )
-        found = msgspec.structs.replace(found, static=best_static(target, plays))
+        found = msgspec.structs.replace(found, static=tuning.best_static(target, plays))
         static = _write_static(options.write, found)
-        found = msgspec.structs.replace(found, advice=advise_static(static))
+        found = msgspec.structs.replace(found, advice=tuning.advise_static(static))
     else:
         write_file(options.out, _learned(source, setup), "--out")
-        advice = advise(found.targets, target, str(options.out))
+        advice = tuning.advise(found.targets, target, str(options.out))
         found = msgspec.structs.replace(found, advice=advice)
     if options.html is not None:
-        write_file(options.html, render_tuning(found).encode(), "--html")
+        write_file(options.html, tuning.render_tuning(found).encode(), "--html")
     if options.as_json:
         print_json(found)
     else:
@@ -245,36 +223,36 @@ def _tune_to_log(options: TuneOptions) -> None:
     playing.exit_if_more_wrong(found.chosen, options.fail_over)
 
 
-def _study(source: ReplayInput, setup: PolicySetup, target: float) -> Tuning:
+def _study(source: playing.ReplayInput, setup: PolicySetup, target: float) -> tuning.Tuning:
     plays: dict[float, list[PlayedPrompt[Any]]] = {}
-    targets = sorted({*TARGETS, target})
+    targets = sorted({*tuning.TARGETS, target})
     for number, max_error in enumerate(targets, 1):
         tested = policy_maker("verified", setup._replace(max_error=max_error))()
         what = f"Target {max_error:.1%} ({number} of {len(targets)})"
-        plays[max_error] = play_all(source, tested, what)
+        plays[max_error] = playing.play_all(source, tested, what)
     chosen = plays[target]
-    return Tuning(
+    return tuning.Tuning(
         n=len(chosen),
         skipped=source.skipped,
         max_error=target,
         chosen=ordering_report(chosen, None),
-        targets=tuple(target_of(max_error, steps) for max_error, steps in plays.items()),
-        roc=rocs(chosen),
-        course=course(chosen),
-        borderline=borderline(chosen),
-        templates=find_templates(source.texts),
+        targets=tuple(tuning.target_of(max_error, steps) for max_error, steps in plays.items()),
+        roc=tuning.rocs(chosen),
+        course=tuning.course(chosen),
+        borderline=tuning.borderline(chosen),
+        templates=tuning.find_templates(source.texts),
     )
 
 
-def _learned(source: ReplayInput, setup: PolicySetup) -> bytes:
+def _learned(source: playing.ReplayInput, setup: PolicySetup) -> bytes:
     """Return the state after a run without hits, in which every answer is a label."""
     tested = policy_maker("verified", setup)()
-    play_all(source, tested, "Learning", shadow=True)
+    playing.play_all(source, tested, "Learning", shadow=True)
     assert tested.domain is not None
     return tested.domain.snapshot()
 
 
-def _write_static(path: Path, found: Tuning) -> Static:
+def _write_static(path: Path, found: tuning.Tuning) -> tuning.Static:
     if found.static is None:
         raise ConfigError(
             f"--write: no static threshold is sure to keep {found.max_error:.2%} wrong hits on "
@@ -286,7 +264,7 @@ def _write_static(path: Path, found: Tuning) -> Static:
     return found.static
 
 
-def _print(found: Tuning, written: Path, html: Path | None) -> None:
+def _print(found: tuning.Tuning, written: Path, html: Path | None) -> None:
     click.echo(f"{found.n:,} prompts without exact repeats" + _skipped(found.skipped))
     rows = (
         (_name(target, found.max_error), [percent(target.late.hit_rate)], target.rates)
@@ -316,7 +294,7 @@ def _skipped(skipped: dict[str, int]) -> str:
     return f"; not kept: {reasons}"
 
 
-def _name(target: TargetResult, chosen: float) -> str:
+def _name(target: tuning.TargetResult, chosen: float) -> str:
     return f"{target.max_error:.1%}" + (" *" if target.max_error == chosen else "")
 
 

@@ -23,11 +23,11 @@ from headstart.cli.options import (
     ABOVE_ZERO,
     COUNT,
     FILE,
-    JSON,
     OLD_FILE,
     command,
     config_field,
     flag,
+    json_field,
     option,
     parse_duration,
 )
@@ -77,7 +77,7 @@ class WatchOptions:
     history: Path = option(Path("watch.jsonl"), "File that keeps the rounds.", FILE)
     webhook: str | None = option(None, "Post alarms to this URL, as JSON.", metavar="URL")
     once: bool = flag("Measure one round, and exit with 3 if it raises an alarm.")
-    as_json: bool = flag(JSON, "--json")
+    as_json: bool = json_field()
 
 
 @command(WatchOptions)
@@ -113,6 +113,8 @@ async def _watch(options: WatchOptions) -> bool:
         timeout_s=options.timeout,
     )  # fmt: skip
     wanted_s = parse_duration(options.every)
+    if not wanted_s:
+        raise click.BadParameter("it has to be above zero", param_hint="--every")
     async with open_configured(options.path, options.upstream, options.model) as measured:
         for note in measured.notes:
             _note(note)

@@ -14,13 +14,8 @@ from headstart.lab.simulator.chat_request import (
     ContentPart,
     NamedTool,
     OfferedTool,
-    asked_call,
+    WantedFormat,
     decode_as,
-    named_tool,
-    offered_function,
-    text_message,
-    tool_text,
-    wanted_schema,
 )
 from headstart.lab.simulator.simulated_calls import (
     SIGNATURE,
@@ -30,8 +25,6 @@ from headstart.lab.simulator.simulated_calls import (
     TimedPiece,
     Wire,
     checked_marks,
-    lifetime_s,
-    paced,
 )
 from headstart.types import Frozen, Headers
 
@@ -61,7 +54,7 @@ class _InputBlock(Frozen):
 
     @property
     def call(self) -> AskedCall:
-        return asked_call(self.name, self.input)
+        return AskedCall.of(self.name, self.input)
 
 
 class _SystemText(ContentPart):
@@ -119,7 +112,7 @@ _decoder = msgspec.json.Decoder(_AnthropicBody)
 def _messages(body: _AnthropicBody) -> Iterator[AskedMessage]:
     if body.system:
         texts = (body.system,) if isinstance(body.system, str) else _texts(body.system)
-        yield text_message("system", texts)
+        yield AskedMessage.of("system", texts)
     for message in body.messages:
         if isinstance(message.content, str):
             yield AskedMessage(role=message.role, content=message.content)
@@ -127,23 +120,25 @@ def _messages(body: _AnthropicBody) -> Iterator[AskedMessage]:
         for block in message.content:
             if block.type == "tool_result":
                 result = block.content
-                yield text_message("tool", (result,) if isinstance(result, str) else _texts(result))
+                yield AskedMessage.of(
+                    "tool", (result,) if isinstance(result, str) else _texts(result)
+                )
         texts = tuple(block.text for block in message.content if block.type == "text")
         calls = tuple(block.call for block in message.content if block.type == "tool_use")
         if texts or calls or not any(block.type == "tool_result" for block in message.content):
-            said = text_message(message.role, texts)
+            said = AskedMessage.of(message.role, texts)
             yield msgspec.structs.replace(said, tool_calls=calls or None)
 
 
 def _marked_blocks(body: _AnthropicBody) -> Iterator[PromptBlock]:
     """Yield the blocks in the order of the cache: tools, system, messages."""
     for tool in body.tools or ():
-        yield PromptBlock(tool_text(_tool(tool)), lifetime_s(tool.cache_control))
+        yield PromptBlock(_tool(tool).text, tool.cache_control)
     if isinstance(body.system, str):
         yield PromptBlock(body.system)
     else:
         for part in body.system:
-            yield PromptBlock(part.text, lifetime_s(part.cache_control))
+            yield PromptBlock(part.text, part.cache_control)
     for message in body.messages:
         if isinstance(message.content, str):
             yield PromptBlock(message.content)
@@ -154,7 +149,7 @@ def _marked_blocks(body: _AnthropicBody) -> Iterator[PromptBlock]:
                 content=block.content if block.type == "tool_result" else block.text,
                 tool_calls=(block.call,) if block.type == "tool_use" else None,
             )
-            yield PromptBlock(counted.whole_text, lifetime_s(block.cache_control))
+            yield PromptBlock(counted.whole_text, block.cache_control)
 
 
 def _texts(parts: Iterable[ContentPart]) -> tuple[str, ...]:
@@ -162,12 +157,12 @@ def _texts(parts: Iterable[ContentPart]) -> tuple[str, ...]:
 
 
 def _tool(tool: _Tool) -> OfferedTool:
-    return offered_function(tool.name, tool.input_schema, tool.description)
+    return OfferedTool.of(tool.name, tool.input_schema, tool.description)
 
 
 def _choice(choice: _ToolChoice) -> str | NamedTool:
     if choice.type == "tool":
-        return named_tool(choice.name)
+        return NamedTool.of(choice.name)
     return _CHOICES.get(choice.type, "auto")
 
 
@@ -226,7 +221,7 @@ class AnthropicWire(Wire):
             parallel_tool_calls=not choice.disable_parallel_tool_use,
             reasoning_effort="none" if (body.thinking or _Kind()).type == "disabled" else "medium",
             response_format=(
-                wanted_schema(body.output_config.format.schema)
+                WantedFormat.of(body.output_config.format.schema)
                 if body.output_config and body.output_config.format
                 else None
             ),
@@ -256,7 +251,7 @@ class AnthropicWire(Wire):
         choice = answer.generation.alternatives[0]
         start = {**_message(answer), "usage": _usage(answer, 1)}
         yield TimedPiece(pace.ttft_s, _event("message_start", message=start))
-        at_s = yield from paced(_streamed_parts(choice), pace)
+        at_s = yield from pace.stream(_streamed_parts(choice))
         delta = {"stop_reason": _STOP_REASONS[choice.finish], "stop_sequence": None}
         usage = _usage(answer, answer.completion_tokens)
         yield TimedPiece(at_s, _event("message_delta", delta=delta, usage=usage))

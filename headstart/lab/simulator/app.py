@@ -45,6 +45,7 @@ from headstart.lab.simulator.openai_responses import ResponsesWire, serve_respon
 from headstart.lab.simulator.oracle import Oracle, generate
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
 from headstart.lab.simulator.simulated_calls import (
+    AnsweredCall,
     CallFacts,
     CallOutcome,
     Message,
@@ -57,6 +58,7 @@ from headstart.lab.simulator.simulated_calls import (
     SimulatedAnswer,
     SimulatedRequest,
     SimulatorStats,
+    answered_call,
     error_reply,
     json_reply,
 )
@@ -85,19 +87,12 @@ CHATS: dict[bytes, Wire] = {
 """Dialects by path; the paths of Gemini and Bedrock have the model in them."""
 _PATHS: tuple[tuple[re.Pattern[bytes], Wire], ...] = (
     (re.compile(rb"/v1/messages/count_tokens"), CHATS[b"/v1/messages"]),
-    (re.compile(rb"(/(?:v1|v1beta)/models/[^/:]+:)countTokens"), GEMINI),
-    (re.compile(rb"(/model/[^/]+/)count-tokens"), BEDROCK),
+    (re.compile(rb"/(?:v1|v1beta)/models/[^/:]+:countTokens"), GEMINI),
+    (re.compile(rb"/model/[^/]+/count-tokens"), BEDROCK),
 )
 
 
 # --- counts of tokens -----------------------------------------------------------------------------
-
-
-class CountedPrompt(NamedTuple):
-    """The chat request whose prompt was counted, and the body of the answer."""
-
-    chat: ChatBody
-    body: bytes
 
 
 def counting_wire(incoming: SimulatedRequest) -> Wire | None:
@@ -107,7 +102,7 @@ def counting_wire(incoming: SimulatedRequest) -> Wire | None:
     return next((wire for path, wire in _PATHS if path.fullmatch(incoming.path)), None)
 
 
-def count_tokens(incoming: SimulatedRequest) -> CountedPrompt | None:
+def count_tokens(incoming: SimulatedRequest) -> AnsweredCall | None:
     """Count a prompt; None for other requests. Raises BadRequest or one of ``UNDECODABLE``."""
     wire = counting_wire(incoming)
     if wire is None:
@@ -122,9 +117,8 @@ def count_tokens(incoming: SimulatedRequest) -> CountedPrompt | None:
         document = (document.get("input") or {}).get("converse", {})
     else:
         document = {"max_tokens": 1, **document}
-    asked = msgspec.structs.replace(incoming, path=path, body=msgspec.json.encode(document))
-    chat = wire.read(asked)
-    return CountedPrompt(chat, msgspec.json.encode(_answer(wire, chat.prompt_tokens)))
+    chat = wire.read(replace(incoming, path=path, body=msgspec.json.encode(document)))
+    return answered_call("count_tokens", chat.model, _answer(wire, chat.prompt_tokens))
 
 
 def _answer(wire: Wire, tokens: int) -> dict[str, Any]:
@@ -252,32 +246,18 @@ def chat_wire(incoming: SimulatedRequest) -> Wire | None:
     return CHATS.get(incoming.path)
 
 
-class _AnsweredCall(NamedTuple):
-    facts: CallFacts
-    reply: ScriptedReply
-
-
-def answer_other(incoming: SimulatedRequest, model: str) -> _AnsweredCall:
+def answer_other(incoming: SimulatedRequest, model: str) -> AnsweredCall:
     """Return the reply to a request that is not a chat.
 
     Raises BadRequest or one of ``UNDECODABLE``.
     """
     if incoming.method == "POST":
-        counted = count_tokens(incoming)
-        if counted is not None:
-            facts = CallFacts(endpoint="count_tokens", status=200, model=counted.chat.model)
-            return _AnsweredCall(facts, json_reply(200, counted.body))
-        answered = answer_document(incoming.path, incoming.body, incoming.id)
+        answered = count_tokens(incoming)
+        answered = answered or answer_document(incoming.path, incoming.body, incoming.id)
         if answered is not None:
-            facts = CallFacts(
-                endpoint=answered.endpoint,
-                status=200,
-                model=answered.model,
-                prompt_tokens=answered.prompt_tokens,
-            )
-            return _AnsweredCall(facts, json_reply(200, answered.body))
+            return answered
     endpoint, reply = _answer_get(incoming, model)
-    return _AnsweredCall(CallFacts(endpoint=endpoint, status=reply.status), reply)
+    return AnsweredCall(CallFacts(endpoint=endpoint, status=reply.status), reply)
 
 
 def _answer_get(incoming: SimulatedRequest, model: str) -> tuple[str, ScriptedReply]:
@@ -440,7 +420,7 @@ class Simulator:
             draw=self.profile.draw(self._seed, number),
         )
 
-    def _answer(self, incoming: SimulatedRequest) -> _AnsweredCall:
+    def _answer(self, incoming: SimulatedRequest) -> AnsweredCall:
         """Return a call's facts for the statistics, and its reply after limits and faults."""
         wire = chat_wire(incoming)
         dialect = wire or counting_wire(incoming) or OPENAI
@@ -456,11 +436,11 @@ class Simulator:
         if effect.fault is not None:
             reply = effect.fault.change_reply(reply, dialect)
             facts = replace(facts, status=reply.status, fault=type(effect.fault).__name__)
-        return _AnsweredCall(facts, reply)
+        return AnsweredCall(facts, reply)
 
     def _serve(
         self, incoming: SimulatedRequest, wire: Wire | None, dialect: Wire, effect: WeatherEffect
-    ) -> _AnsweredCall:
+    ) -> AnsweredCall:
         """Check the key and the limits, and answer. Raises BadRequest or one of ``UNDECODABLE``.
 
         ``wire`` is None for a request that asks for no chat; ``dialect`` writes its errors.
@@ -483,7 +463,7 @@ class Simulator:
         else:
             facts, reply = self._chat(incoming, wire, chat, effect)
         form = self.profile.limit_headers or dialect.limit_headers
-        return _AnsweredCall(
+        return AnsweredCall(
             facts, reply.with_headers(limit_headers(form, allowance, self._clock()))
         )
 
@@ -505,7 +485,7 @@ class Simulator:
 
     def _chat(
         self, incoming: SimulatedRequest, wire: Wire, chat: ChatBody, effect: WeatherEffect
-    ) -> _AnsweredCall:
+    ) -> AnsweredCall:
         if chat.prefill is not None and self.profile.prefill == "refused":
             raise BadRequest("This model does not support assistant message prefill.")
         generation = generate(
@@ -543,7 +523,7 @@ class Simulator:
             cached_tokens=prefix.read,
             answer_tokens=answer.completion_tokens,
         )
-        return _AnsweredCall(facts, _write_reply(answer, wire, pace))
+        return AnsweredCall(facts, _write_reply(answer, wire, pace))
 
     def _read_prefix(
         self, incoming: SimulatedRequest, chat: ChatBody, blocks: Sequence[PromptBlock] | None
@@ -589,9 +569,9 @@ def _write_reply(answer: SimulatedAnswer, wire: Wire, pace: Pace) -> ScriptedRep
     return json_reply(200, wire.whole(answer), marks, at_s=at_s)
 
 
-def _refused(wire: Wire, error: ScriptedError) -> _AnsweredCall:
+def _refused(wire: Wire, error: ScriptedError) -> AnsweredCall:
     facts = CallFacts(endpoint=wire.endpoint, status=error.status)
-    return _AnsweredCall(facts, error_reply(wire, error))
+    return AnsweredCall(facts, error_reply(wire, error))
 
 
 async def _read_body(receive: Receive) -> bytes | None:

@@ -271,7 +271,7 @@ class SimulatedBatches:
             raise BadRequest("requests: Field required")
         lines = []
         for place, each in enumerate(requests):
-            id = each.get("custom_id")
+            id = each.get("custom_id") if isinstance(each, dict) else None
             if not isinstance(id, str) or not _ID.fullmatch(id):
                 raise BadRequest(f"requests.{place}.custom_id: must match {_ID.pattern}")
             lines.append(_Line(id, b"/v1/messages", msgspec.json.encode(each.get("params"))))

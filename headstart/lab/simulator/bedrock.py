@@ -15,15 +15,11 @@ from headstart.lab.simulator.chat_request import (
     AskedMessage,
     BadRequest,
     ChatBody,
+    NamedFunction,
     NamedTool,
     OfferedTool,
-    asked_call,
+    WantedFormat,
     decode_as,
-    named_tool,
-    offered_function,
-    text_message,
-    tool_text,
-    wanted_schema,
 )
 from headstart.lab.simulator.simulated_calls import (
     SIGNATURE,
@@ -33,15 +29,12 @@ from headstart.lab.simulator.simulated_calls import (
     TimedPiece,
     Wire,
     checked_marks,
-    lifetime_s,
-    paced,
 )
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.lab.simulator.chat_request import WantedFormat
     from headstart.lab.simulator.oracle import Alternative
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
@@ -74,7 +67,7 @@ class _ConverseBlock(Frozen, rename="camel"):
     def calls(self) -> tuple[AskedCall, ...]:
         if self.tool_use is None:
             return ()
-        return (asked_call(self.tool_use.name, self.tool_use.input),)
+        return (AskedCall.of(self.tool_use.name, self.tool_use.input),)
 
 
 class _ConverseMessage(Frozen):
@@ -97,13 +90,9 @@ class _ConverseTool(Frozen, rename="camel"):
     cache_point: dict[str, Any] | None = None
 
 
-class _NamedChoice(Frozen):
-    name: str
-
-
 class _ConverseChoice(Frozen):
     any: dict[str, Any] | None = None
-    tool: _NamedChoice | None = None
+    tool: NamedFunction | None = None
 
 
 class _ConverseTools(Frozen, rename="camel"):
@@ -224,7 +213,7 @@ class BedrockWire(Wire):
         """Yield ``messageStart``, each block to its stop, ``messageStop`` and ``metadata``."""
         choice = answer.generation.alternatives[0]
         yield TimedPiece(pace.ttft_s, _event("messageStart", role="assistant"))
-        at_s = yield from paced(_streamed_parts(choice), pace)
+        at_s = yield from pace.stream(_streamed_parts(choice))
         yield TimedPiece(at_s, _event("messageStop", stopReason=_FINISHES[choice.finish]))
         ending = _event("metadata", usage=_usage(answer), metrics={"latencyMs": 1})
         yield TimedPiece(at_s, ending, terminal=True)
@@ -245,15 +234,15 @@ class BedrockWire(Wire):
 
 def _messages(body: _ConverseBody) -> Iterator[AskedMessage]:
     if body.system:
-        yield text_message("system", (block.text for block in body.system if block.text))
+        yield AskedMessage.of("system", (block.text for block in body.system if block.text))
     for message in body.messages:
         results = [block.tool_result for block in message.content if block.tool_result]
         for result in results:
-            yield text_message("tool", (each.text for each in result.content))
+            yield AskedMessage.of("tool", (each.text for each in result.content))
         texts = [block.text for block in message.content if block.text]
         calls = tuple(call for block in message.content for call in block.calls)
         if texts or calls or not results:
-            said = text_message(message.role, texts)
+            said = AskedMessage.of(message.role, texts)
             yield msgspec.structs.replace(said, tool_calls=calls or None)
 
 
@@ -262,18 +251,18 @@ def _marked_blocks(body: _ConverseBody) -> list[PromptBlock]:
     blocks: list[PromptBlock] = []
     for tool in () if body.tool_config is None else body.tool_config.tools:
         if tool.tool_spec is not None:
-            blocks.append(PromptBlock(tool_text(_tool(tool.tool_spec))))
+            blocks.append(PromptBlock(_tool(tool.tool_spec).text))
         elif blocks:
-            blocks[-1] = blocks[-1]._replace(lifetime_s=lifetime_s(tool.cache_point))
+            blocks[-1] = blocks[-1]._replace(mark=tool.cache_point)
     said = [("system", block) for block in body.system]
     said += [(message.role, block) for message in body.messages for block in message.content]
     for role, block in said:
         if block.cache_point is not None and blocks:
-            blocks[-1] = blocks[-1]._replace(lifetime_s=lifetime_s(block.cache_point))
+            blocks[-1] = blocks[-1]._replace(mark=block.cache_point)
             continue
         result = () if block.tool_result is None else block.tool_result.content
         texts = [block.text, *(each.text for each in result)]
-        counted = text_message(role, filter(None, texts))
+        counted = AskedMessage.of(role, filter(None, texts))
         counted = msgspec.structs.replace(counted, tool_calls=block.calls)
         blocks.append(PromptBlock(counted.whole_text))
     return blocks
@@ -286,19 +275,19 @@ def _tools(config: _ConverseTools) -> Iterator[OfferedTool]:
 
 
 def _tool(spec: _ToolSpec) -> OfferedTool:
-    return offered_function(spec.name, spec.input_schema.json, spec.description)
+    return OfferedTool.of(spec.name, spec.input_schema.json, spec.description)
 
 
 def _choice(choice: _ConverseChoice) -> str | NamedTool:
     if choice.tool is not None:
-        return named_tool(choice.tool.name)
+        return NamedTool.of(choice.tool.name)
     return "auto" if choice.any is None else "required"
 
 
 def _format(output: _Output) -> WantedFormat | None:
     if output.text_format is None:
         return None
-    return wanted_schema(msgspec.json.decode(output.text_format.structure.json_schema.schema))
+    return WantedFormat.of(msgspec.json.decode(output.text_format.structure.json_schema.schema))
 
 
 def _usage(answer: SimulatedAnswer) -> dict[str, int]:

@@ -44,11 +44,22 @@ class AskedCall(Frozen):
 
     function: CalledFunction = CalledFunction()
 
+    @classmethod
+    def of(cls, name: str, arguments: dict[str, Any]) -> AskedCall:
+        """Return a call with these arguments."""
+        written = msgspec.json.encode(arguments).decode()
+        return cls(function=CalledFunction(name=name, arguments=written))
+
 
 class AskedMessage(Frozen):
     role: str
     content: str | tuple[ContentPart, ...] | None = None
     tool_calls: tuple[AskedCall, ...] | None = None
+
+    @classmethod
+    def of(cls, role: str, texts: Iterable[str]) -> AskedMessage:
+        """Return a message of these texts, joined as OpenAI's text parts are."""
+        return cls(role=role, content="\n".join(texts))
 
     @property
     def text(self) -> str:
@@ -74,6 +85,17 @@ class OfferedTool(Frozen):
     type: str = "function"
     function: Function | None = None
 
+    @classmethod
+    def of(cls, name: str, parameters: dict[str, Any] | None, description: str = "") -> OfferedTool:
+        """Return a tool that is a function."""
+        function = Function(name=name, description=description, parameters=parameters or {})
+        return cls(function=function)
+
+    @property
+    def text(self) -> str:
+        """The text that a provider counts."""
+        return "" if self.function is None else msgspec.json.encode(self.function).decode()
+
 
 class StreamOptions(Frozen):
     include_usage: bool = False
@@ -88,6 +110,13 @@ class WantedFormat(Frozen):
     type: str = "text"
     json_schema: JsonSchema | None = None
 
+    @classmethod
+    def of(cls, schema: dict[str, Any] | None) -> WantedFormat:
+        """Return the format for JSON, with the schema if there is one."""
+        if schema is None:
+            return cls(type="json_object")
+        return cls(type="json_schema", json_schema=JsonSchema(schema=schema))
+
 
 class NamedFunction(Frozen):
     name: str
@@ -96,6 +125,11 @@ class NamedFunction(Frozen):
 class NamedTool(Frozen):
     type: str = "function"
     function: NamedFunction | None = None
+
+    @classmethod
+    def of(cls, name: str) -> NamedTool:
+        """Return the choice of one function."""
+        return cls(function=NamedFunction(name=name))
 
 
 class ChatBody(Frozen):
@@ -133,7 +167,7 @@ class ChatBody(Frozen):
     @property
     def prompt_text(self) -> str:
         """Tools and messages as one text."""
-        tools = "".join(map(tool_text, self.tools or ()))
+        tools = "".join([tool.text for tool in self.tools or ()])
         return tools + "".join([message.whole_text for message in self.messages])
 
     @property
@@ -160,39 +194,3 @@ def decode_as(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
         return decoder.decode(body)
     except UNDECODABLE as error:
         raise BadRequest(f"We could not parse the JSON body of your request: {error}") from error
-
-
-def asked_call(name: str, arguments: dict[str, Any]) -> AskedCall:
-    """Return an earlier tool call with these arguments."""
-    written = msgspec.json.encode(arguments).decode()
-    return AskedCall(function=CalledFunction(name=name, arguments=written))
-
-
-def offered_function(
-    name: str, parameters: dict[str, Any] | None, description: str = ""
-) -> OfferedTool:
-    """Return a tool that is a function."""
-    function = Function(name=name, description=description, parameters=parameters or {})
-    return OfferedTool(function=function)
-
-
-def named_tool(name: str) -> NamedTool:
-    """Return the choice of one function."""
-    return NamedTool(function=NamedFunction(name=name))
-
-
-def tool_text(tool: OfferedTool) -> str:
-    """Return the text of a tool that a provider counts."""
-    return "" if tool.function is None else msgspec.json.encode(tool.function).decode()
-
-
-def text_message(role: str, texts: Iterable[str]) -> AskedMessage:
-    """Return a message of these texts, joined as OpenAI's text parts are."""
-    return AskedMessage(role=role, content="\n".join(texts))
-
-
-def wanted_schema(schema: dict[str, Any] | None) -> WantedFormat:
-    """Return the response format for JSON, with the schema if there is one."""
-    if schema is None:
-        return WantedFormat(type="json_object")
-    return WantedFormat(type="json_schema", json_schema=JsonSchema(schema=schema))

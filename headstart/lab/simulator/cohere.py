@@ -13,21 +13,20 @@ from headstart.lab.simulator.chat_request import (
     OfferedTool,
     WantedFormat,
     decode_as,
-    wanted_schema,
 )
+from headstart.lab.simulator.openai_chat import function_call
 from headstart.lab.simulator.simulated_calls import (
     ScriptedError,
     StreamedPart,
     TimedPiece,
     Wire,
-    paced,
 )
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.lab.simulator.oracle import Alternative, CalledTool, Likelihood
+    from headstart.lab.simulator.oracle import Alternative, Likelihood
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 _FINISHES = {
@@ -93,7 +92,9 @@ class CohereWire(Wire):
         choice = answer.generation.alternatives[0]
         message: dict[str, Any] = {"role": "assistant", "content": list(_content(choice))}
         if choice.tool_calls:
-            message["tool_calls"] = [_call(call, call.arguments) for call in choice.tool_calls]
+            message["tool_calls"] = [
+                function_call(call, call.arguments) for call in choice.tool_calls
+            ]
         body: dict[str, Any] = {
             "id": answer.id,
             "message": message,
@@ -110,7 +111,7 @@ class CohereWire(Wire):
         opening = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": []}
         start = _event("message-start", id=answer.id, delta={"message": opening})
         yield TimedPiece(pace.ttft_s, start)
-        at_s = yield from paced(_streamed_parts(choice, answer), pace)
+        at_s = yield from pace.stream(_streamed_parts(choice, answer))
         ending = {"finish_reason": _FINISHES[choice.finish], "usage": _usage(answer)}
         yield TimedPiece(at_s, _event("message-end", delta=ending), terminal=True)
 
@@ -133,7 +134,7 @@ class CohereWire(Wire):
 def _wanted(asked: _Format) -> WantedFormat | None:
     if asked.type != "json_object":
         return None
-    return wanted_schema(asked.json_schema or asked.schema)
+    return WantedFormat.of(asked.json_schema or asked.schema)
 
 
 def _usage(answer: SimulatedAnswer) -> dict[str, Any]:
@@ -146,14 +147,6 @@ def _content(choice: Alternative) -> Iterator[dict[str, Any]]:
         yield {"type": "thinking", "thinking": "".join(choice.reasoning)}
     if choice.tokens:
         yield {"type": "text", "text": choice.text}
-
-
-def _call(call: CalledTool, arguments: str) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
-    }
 
 
 def _logprob(likely: Likelihood) -> dict[str, Any]:
@@ -183,7 +176,7 @@ def _streamed_parts(choice: Alternative, answer: SimulatedAnswer) -> Iterator[St
             _event("tool-call-delta", place, {"tool_calls": {"function": {"arguments": fragment}}})
             for fragment in call.fragments
         ]
-        opened = _event("tool-call-start", place, {"tool_calls": _call(call, "")})
+        opened = _event("tool-call-start", place, {"tool_calls": function_call(call, "")})
         yield StreamedPart(opened, deltas, _event("tool-call-end", place))
 
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from headstart.errors import ConfigError
 from headstart.lab.simulator.oracle import Generation, filtered
-from headstart.lab.simulator.profiles import find_named
+from headstart.lab.simulator.profiles import find_named, read_table
 from headstart.lab.simulator.simulated_calls import Ending, ScriptedError, ScriptedReply, TimedPiece
 from headstart.types import Frozen
 
@@ -128,6 +127,10 @@ class Stall(_Fault, tag="stall"):
     after: int | None = None
     keep_alive_s: float | None = None
     """The interval of the dialect's keep-alive bytes during the silence; None: no such bytes."""
+
+    def __post_init__(self) -> None:
+        if self.keep_alive_s is not None and self.keep_alive_s <= 0:
+            raise ValueError("keep_alive_s has to be above zero")
 
     def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         if self.after is None:
@@ -372,9 +375,7 @@ class _WeatherFile(Frozen, forbid_unknown_fields=True):
     spell: tuple[Spell, ...]
 
 
-WEATHERS: dict[str, tuple[Spell, ...]] = msgspec.toml.decode(
-    Path(__file__).with_name("weather.toml").read_bytes(), type=dict[str, tuple[Spell, ...]]
-)
+WEATHERS = read_table("weather.toml", dict[str, tuple[Spell, ...]])
 """The named weathers of ``weather.toml``."""
 
 

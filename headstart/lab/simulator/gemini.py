@@ -16,10 +16,6 @@ from headstart.lab.simulator.chat_request import (
     OfferedTool,
     WantedFormat,
     decode_as,
-    named_tool,
-    offered_function,
-    text_message,
-    wanted_schema,
 )
 from headstart.lab.simulator.simulated_calls import SIGNATURE, ScriptedError, TimedPiece, Wire
 from headstart.types import Frozen, Headers
@@ -104,14 +100,14 @@ _decoder = msgspec.json.Decoder(_GeminiBody)
 
 def _messages(body: _GeminiBody) -> Iterator[AskedMessage]:
     if body.system_instruction:
-        yield text_message("system", (part.text for part in body.system_instruction.parts))
+        yield AskedMessage.of("system", (part.text for part in body.system_instruction.parts))
     for content in body.contents:
         for part in content.parts:
             if part.function_response:
                 yield AskedMessage(role="tool", content=_result(part.function_response.response))
         texts = [part.text for part in content.parts if part.text and not part.thought]
         if texts or not any(part.function_response for part in content.parts):
-            yield text_message("assistant" if content.role == "model" else "user", texts)
+            yield AskedMessage.of("assistant" if content.role == "model" else "user", texts)
 
 
 def _result(response: dict[str, Any]) -> str:
@@ -124,7 +120,7 @@ def _tools(groups: tuple[_Tools, ...]) -> Iterator[OfferedTool]:
     for group in groups:
         for found in group.function_declarations:
             schema = found.parameters or found.parameters_json_schema or found.snake_schema or {}
-            yield offered_function(found.name, _lowered(schema))
+            yield OfferedTool.of(found.name, _lowered(schema))
 
 
 def _lowered(schema: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +138,7 @@ def _lowered(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _choice(calling: _CallingConfig) -> str | NamedTool:
     if calling.mode == "ANY" and len(calling.allowed_function_names) == 1:
-        return named_tool(calling.allowed_function_names[0])
+        return NamedTool.of(calling.allowed_function_names[0])
     return {"ANY": "required", "NONE": "none"}.get(calling.mode, "auto")
 
 
@@ -150,7 +146,7 @@ def _format(asked: _Generation) -> WantedFormat | None:
     if asked.response_mime_type != "application/json":
         return None
     schema = asked.response_json_schema or asked.response_schema
-    return wanted_schema(None if schema is None else _lowered(schema))
+    return WantedFormat.of(None if schema is None else _lowered(schema))
 
 
 _FINISHES = {

@@ -7,7 +7,7 @@ import re
 from array import array
 from hashlib import shake_256
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,13 +20,19 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     decode_chat,
 )
-from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
+from headstart.lab.simulator.simulated_calls import (
+    AnsweredCall,
+    ScriptedError,
+    TimedPiece,
+    Wire,
+    answered_call,
+)
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from headstart.lab.simulator.oracle import Alternative, Likelihood
+    from headstart.lab.simulator.oracle import Alternative, CalledTool, Likelihood
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 
@@ -153,12 +159,7 @@ def _choice(place: int, alternative: Alternative, answer: SimulatedAnswer) -> di
         message["reasoning_content"] = "".join(alternative.reasoning)
     if alternative.tool_calls:
         message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in alternative.tool_calls
+            function_call(call, call.arguments) for call in alternative.tool_calls
         ]
     listed = answer.likelihoods(alternative.tokens)
     return {
@@ -167,6 +168,12 @@ def _choice(place: int, alternative: Alternative, answer: SimulatedAnswer) -> di
         "logprobs": None if listed is None else _logprobs(listed, refusal=alternative.refusal),
         "finish_reason": alternative.finish,
     }
+
+
+def function_call(call: CalledTool, arguments: str) -> dict[str, Any]:
+    """Return a tool call with these arguments."""
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _logprobs(listed: Sequence[Likelihood], *, refusal: bool) -> dict[str, Any]:
@@ -396,13 +403,6 @@ _HARMFUL = {
 }
 
 
-class AnsweredDocument(NamedTuple):
-    endpoint: str
-    model: str
-    prompt_tokens: int
-    body: bytes
-
-
 class EmbeddingsBody(Frozen):
     """A decoded ``POST /v1/embeddings`` body."""
 
@@ -429,13 +429,13 @@ class RerankBody(Frozen):
     return_documents: bool = False
 
 
-def answer_document(path: bytes, body: bytes, id: str) -> AnsweredDocument | None:
+def answer_document(path: bytes, body: bytes, id: str) -> AnsweredCall | None:
     """Return the answer of such a path; None for any other. Raises msgspec.DecodeError."""
     answer = _PATHS.get(path)
     return None if answer is None else answer(body, id)
 
 
-def _embeddings(body: bytes, id: str) -> AnsweredDocument:  # noqa: ARG001 - has none
+def _embeddings(body: bytes, id: str) -> AnsweredCall:  # noqa: ARG001 - has none
     """Return unit vectors without meaning. The vector of an item depends on the item alone."""
     wanted = msgspec.json.decode(body, type=EmbeddingsBody)
     items = _items(wanted.input)
@@ -449,7 +449,7 @@ def _embeddings(body: bytes, id: str) -> AnsweredDocument:  # noqa: ARG001 - has
         "model": wanted.model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
-    return AnsweredDocument("embeddings", wanted.model, tokens, msgspec.json.encode(answer))
+    return answered_call("embeddings", wanted.model, answer, tokens)
 
 
 def _items(given: str | tuple[Any, ...]) -> tuple[str | tuple[int, ...], ...]:
@@ -473,17 +473,16 @@ def _embed(item: str | tuple[int, ...], wanted: EmbeddingsBody) -> list[float] |
     return vector.tolist()
 
 
-def _moderations(body: bytes, id: str) -> AnsweredDocument:
+def _moderations(body: bytes, id: str) -> AnsweredCall:
     """Flag texts with a word of the list; each category's score is 0.99 then, else 0.01."""
     wanted = msgspec.json.decode(body, type=ModerationsBody)
     inputs = (wanted.input,) if isinstance(wanted.input, str) else wanted.input
-    texts = [each if isinstance(each, str) else str(each.get("text", "")) for each in inputs]
     answer = {
         "id": "modr-" + id,
         "model": wanted.model,
-        "results": [_judge(_words(text)) for text in texts],
+        "results": [_judge(_words(_text_of(each))) for each in inputs],
     }
-    return AnsweredDocument("moderations", wanted.model, 0, msgspec.json.encode(answer))
+    return answered_call("moderations", wanted.model, answer)
 
 
 def _judge(words: frozenset[str]) -> dict[str, Any]:
@@ -495,13 +494,11 @@ def _judge(words: frozenset[str]) -> dict[str, Any]:
     }
 
 
-def _rerank(body: bytes, id: str) -> AnsweredDocument:
+def _rerank(body: bytes, id: str) -> AnsweredCall:
     """Order documents by the share of the query's words that they have."""
     wanted = msgspec.json.decode(body, type=RerankBody)
     asked = _words(wanted.query)
-    texts = [
-        each if isinstance(each, str) else str(each.get("text", "")) for each in wanted.documents
-    ]
+    texts = list(map(_text_of, wanted.documents))
     scores = [len(asked & _words(text)) / max(1, len(asked)) for text in texts]
     order = sorted(range(len(texts)), key=lambda place: -scores[place])[: wanted.top_n]
     results = [
@@ -517,7 +514,11 @@ def _rerank(body: bytes, id: str) -> AnsweredDocument:
         "meta": {"billed_units": {"search_units": 1}},
         "usage": {"total_tokens": tokens},
     }
-    return AnsweredDocument("rerank", wanted.model, tokens, msgspec.json.encode(answer))
+    return answered_call("rerank", wanted.model, answer, tokens)
+
+
+def _text_of(given: str | dict[str, Any]) -> str:
+    return given if isinstance(given, str) else str(given.get("text", ""))
 
 
 def _words(text: str) -> frozenset[str]:
@@ -528,7 +529,7 @@ def _tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS)
 
 
-_PATHS: dict[bytes, Callable[[bytes, str], AnsweredDocument]] = {
+_PATHS: dict[bytes, Callable[[bytes, str], AnsweredCall]] = {
     b"/v1/embeddings": _embeddings,
     b"/v1/moderations": _moderations,
     b"/v1/rerank": _rerank,

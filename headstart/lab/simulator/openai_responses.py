@@ -20,9 +20,6 @@ from headstart.lab.simulator.chat_request import (
     OfferedTool,
     WantedFormat,
     decode_as,
-    named_tool,
-    offered_function,
-    text_message,
 )
 from headstart.lab.simulator.openai_chat import OpenAIWire, logprob_entries
 from headstart.lab.simulator.simulated_calls import TimedPiece
@@ -214,7 +211,7 @@ class ResponsesWire(OpenAIWire):
             messages += [_message(item) for item in body.input if item.type != "reasoning"]
         if len(messages) == 1:
             raise BadRequest("Missing required parameter: 'input'.")
-        include = body.include or ()
+        include, choice = body.include or (), body.tool_choice
         return _Asked(
             model=body.model,
             messages=tuple(messages[not body.instructions :]),
@@ -223,7 +220,7 @@ class ResponsesWire(OpenAIWire):
             top_logprobs=body.top_logprobs,
             max_tokens=body.max_output_tokens,
             tools=None if body.tools is None else tuple(map(_tool, body.tools)),
-            tool_choice=_choice(body.tool_choice),
+            tool_choice=NamedTool.of(choice.name) if isinstance(choice, _Choice) else choice,
             parallel_tool_calls=body.parallel_tool_calls,
             reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
             response_format=_format(body.text),
@@ -274,19 +271,13 @@ def _message(item: _InputItem) -> AskedMessage:
 def _text(content: str | tuple[_ContentPart, ...]) -> str:
     if isinstance(content, str):
         return content
-    return text_message("", [part.text for part in content]).text
+    return AskedMessage.of("", [part.text for part in content]).text
 
 
 def _tool(tool: _FlatTool) -> OfferedTool:
     if tool.type != "function":
         return OfferedTool(type=tool.type)
-    return offered_function(tool.name, tool.parameters)
-
-
-def _choice(choice: str | _Choice | None) -> str | NamedTool | None:
-    if isinstance(choice, _Choice):
-        return named_tool(choice.name)
-    return choice
+    return OfferedTool.of(tool.name, tool.parameters)
 
 
 def _format(text: _TextOptions | None) -> WantedFormat | None:

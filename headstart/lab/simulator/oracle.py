@@ -21,13 +21,13 @@ import math
 import random
 import re
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from headstart.errors import ConfigError
 from headstart.lab.simulator.chat_request import AskedMessage, ChatBody, Function, NamedTool
+from headstart.lab.simulator.profiles import read_table
 from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ class Truth(Frozen):
     class_id: str
     text: str
     refusal: bool = False
-    known: bool = True
 
 
 class _CatalogueFile(Frozen, forbid_unknown_fields=True):
@@ -74,9 +73,7 @@ class _CatalogueFile(Frozen, forbid_unknown_fields=True):
     things: tuple[str, ...]
 
 
-_FILE = msgspec.toml.decode(
-    Path(__file__).with_name("catalogue.toml").read_bytes(), type=_CatalogueFile
-)
+_FILE = read_table("catalogue.toml", _CatalogueFile)
 TOPICS = _FILE.topic
 """The scripted topics of ``catalogue.toml``."""
 _TOKEN = re.compile(r"\s*\S+")
@@ -168,7 +165,7 @@ class Oracle:
         mark = reference(prompt)
         lead = f"Simulated answer {mark}."
         text = paragraph(prompt, lead, tokens=self._answer_tokens)
-        return Truth(class_id=f"unknown-{mark}", text=text, known=False)
+        return Truth(class_id=f"unknown-{mark}", text=text)
 
 
 # --- traffic --------------------------------------------------------------------------------------
@@ -288,9 +285,7 @@ class _AnswersFile(Frozen, forbid_unknown_fields=True):
     form: tuple[Form, ...]
 
 
-_KEY_FILE = msgspec.toml.decode(
-    Path(__file__).with_name("answers.toml").read_bytes(), type=_AnswersFile
-)
+_KEY_FILE = read_table("answers.toml", _AnswersFile)
 FORMS = _KEY_FILE.form
 
 
@@ -677,9 +672,8 @@ def generate(
 def filtered(generation: Generation) -> Generation:
     """Return the answer after a content filter: no content, and a finish that names the filter."""
     blocked = Alternative(finish="content_filter")
-    return Generation(
-        class_id=generation.class_id, alternatives=(blocked,) * len(generation.alternatives)
-    )
+    alternatives = (blocked,) * len(generation.alternatives)
+    return msgspec.structs.replace(generation, alternatives=alternatives)
 
 
 def _phrase(chat: ChatBody, truth: Truth, place: int) -> str:

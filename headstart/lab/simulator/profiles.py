@@ -150,9 +150,12 @@ class _ProfileFile(Frozen, forbid_unknown_fields=True):
     profiles: dict[str, ProviderProfile]
 
 
-_DATA = msgspec.toml.decode(
-    Path(__file__).with_name("profiles.toml").read_bytes(), type=_ProfileFile
-)
+def read_table(file: str, type: type[Value]) -> Value:
+    """Return the contents of a TOML file of this folder."""
+    return msgspec.toml.decode(Path(__file__).with_name(file).read_bytes(), type=type)
+
+
+_DATA = read_table("profiles.toml", _ProfileFile)
 PROFILES = _DATA.profiles
 """All profiles by name, in the order of the file."""
 FIGURES_AS_OF = _DATA.as_of
@@ -186,10 +189,10 @@ class RateWindow(Frozen):
 
 
 class RateAllowance(Frozen):
-    """The decision on one request, and the figures of both limits."""
+    """The decision on one request, and the figures of both limits. None: there is no such limit."""
 
-    requests: RateWindow | None
-    tokens: RateWindow | None
+    requests: RateWindow | None = None
+    tokens: RateWindow | None = None
     retry_after_s: float | None = None
     """Seconds until such a request would pass; None when this one passes."""
 
@@ -206,31 +209,27 @@ class RateLimit:
     def __init__(
         self, requests: int | None, tokens: int | None, clock: Callable[[], float]
     ) -> None:
-        self._requests = None if requests is None else _Buckets(requests)
-        self._tokens = None if tokens is None else _Buckets(tokens)
+        limits = {"requests": requests, "tokens": tokens}
+        self._buckets = {name: _Buckets(n) for name, n in limits.items() if n is not None}
         self._clock = clock
 
     def reset(self) -> None:
         """Fill every bucket."""
-        for buckets in (self._requests, self._tokens):
-            if buckets is not None:
-                buckets.clear()
+        for buckets in self._buckets.values():
+            buckets.clear()
 
     def take(self, credential: bytes, tokens: int) -> RateAllowance:
         """Ask for one request of a credential. ``tokens`` are those that it may use, in and out."""
-        if self._requests is None and self._tokens is None:
+        if not self._buckets:
             return _UNLIMITED
-        now = self._clock()
-        asked = [(b, n) for b, n in ((self._requests, 1), (self._tokens, tokens)) if b is not None]
-        wait_s = max(buckets.wait_s(credential, amount, now) for buckets, amount in asked)
+        now, amounts = self._clock(), {"requests": 1, "tokens": tokens}
+        limits = self._buckets.items()
+        wait_s = max(each.wait_s(credential, amounts[name], now) for name, each in limits)
         if wait_s == 0:
-            for buckets, amount in asked:
-                buckets.take(credential, amount)
-        return RateAllowance(
-            requests=None if self._requests is None else self._requests.window(credential),
-            tokens=None if self._tokens is None else self._tokens.window(credential),
-            retry_after_s=wait_s or None,
-        )
+            for name, each in limits:
+                each.take(credential, amounts[name])
+        windows = {name: each.window(credential) for name, each in limits}
+        return RateAllowance(**windows, retry_after_s=wait_s or None)
 
 
 class _Buckets:

@@ -178,8 +178,15 @@ class PromptBlock(NamedTuple):
 
     text: str
     """The text of it that counts as tokens."""
-    lifetime_s: float | None = None
-    """Seconds for which the prompt up to the end of this block is cached. None: it has no mark."""
+    mark: dict[str, Any] | None = None
+    """Asks for the prompt up to the end of this block to be cached."""
+
+    @property
+    def lifetime_s(self) -> float | None:
+        """Seconds for which it is cached: an hour, or five minutes. None: it has no mark."""
+        if self.mark is None:
+            return None
+        return 3600.0 if self.mark.get("ttl") == "1h" else 300.0
 
 
 MOST_MARKS = 4
@@ -189,19 +196,12 @@ MOST_MARKS = 4
 def checked_marks(blocks: Iterable[PromptBlock]) -> list[PromptBlock]:
     """Return the blocks. Raises BadRequest if they have more than four marks, as providers do."""
     listed = list(blocks)
-    found = sum(block.lifetime_s is not None for block in listed)
+    found = sum(block.mark is not None for block in listed)
     if found > MOST_MARKS:
         raise BadRequest(
             f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {found}."
         )
     return listed
-
-
-def lifetime_s(mark: dict[str, Any] | None) -> float | None:
-    """Return the life that a mark asks for: an hour, or five minutes."""
-    if mark is None:
-        return None
-    return 3600.0 if mark.get("ttl") == "1h" else 300.0
 
 
 class SimulatedAnswer(Frozen):
@@ -255,6 +255,20 @@ class Pace(Frozen):
         """Return when a token is due; the first is number 0."""
         return self.ttft_s + token / self.tokens_per_s
 
+    def stream(self, parts: Iterable[StreamedPart]) -> Generator[TimedPiece, None, float]:
+        """Yield the events when they are due. Return the time of the last one."""
+        token, at_s = 0, self.ttft_s
+        for part in parts:
+            at_s = self.at_s(token)
+            if part.opened:
+                yield TimedPiece(at_s, part.opened)
+            for delta in part.deltas:
+                at_s = self.at_s(token)
+                yield TimedPiece(at_s, delta, delta=True)
+                token += 1
+            yield TimedPiece(at_s, part.closed)
+        return at_s
+
 
 class StreamedPart(NamedTuple):
     """The events of one part of an answer: its begin, one for each token, and its end."""
@@ -263,21 +277,6 @@ class StreamedPart(NamedTuple):
     """Empty where the dialect has no such event."""
     deltas: Iterable[bytes]
     closed: bytes
-
-
-def paced(parts: Iterable[StreamedPart], pace: Pace) -> Generator[TimedPiece, None, float]:
-    """Yield the events when they are due. Return the time of the last one."""
-    token, at_s = 0, pace.ttft_s
-    for part in parts:
-        at_s = pace.at_s(token)
-        if part.opened:
-            yield TimedPiece(at_s, part.opened)
-        for delta in part.deltas:
-            at_s = pace.at_s(token)
-            yield TimedPiece(at_s, delta, delta=True)
-            token += 1
-        yield TimedPiece(at_s, part.closed)
-    return at_s
 
 
 class Wire:
@@ -516,6 +515,21 @@ class CallFacts(Frozen):
     cached_tokens: int = 0
     answer_tokens: int = 0
     """Tokens of the whole answer, sent or not; 0 for an error."""
+
+
+class AnsweredCall(NamedTuple):
+    """The facts of a call, and its reply."""
+
+    facts: CallFacts
+    reply: ScriptedReply
+
+
+def answered_call(
+    endpoint: str, model: str, document: dict[str, Any], prompt_tokens: int = 0
+) -> AnsweredCall:
+    """Return the answer to a call that is not a chat."""
+    facts = CallFacts(endpoint=endpoint, status=200, model=model, prompt_tokens=prompt_tokens)
+    return AnsweredCall(facts, json_reply(200, msgspec.json.encode(document)))
 
 
 class EndedCall(CallFacts, kw_only=True, omit_defaults=False):
