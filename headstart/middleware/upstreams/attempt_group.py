@@ -36,7 +36,7 @@ from headstart.policies.routing.schedule import (
 from headstart.reply import AnswerWithheld, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 
     from headstart.interfaces import Candidate, Upstream
     from headstart.policies.routing.failures import RetryBudget
@@ -89,13 +89,8 @@ class ParallelAttempts:
 
     async def close(self, error: BaseException | None) -> None:
         """Close the winner's call, abort all others, and wait for the end of all."""
-        for task in self._members:
-            if error is None and task is self._winner:
-                task.release()
-            else:
-                task.cancel()
         try:
-            await all_ended(self._members)
+            await close_calls(self._members, self._winner, error)
         finally:
             # The calls and the answer refer to this object. This cycle would keep them in memory.
             self._members.clear()
@@ -204,8 +199,11 @@ class AttemptErrors:
             )
         last = outlasts_sdk or len(self._asked) > 1
         if isinstance(best, UpstreamRefused):
-            return _without_sdk_retry(best) if last else best
-        if isinstance(best, UpstreamError):
+            if last:
+                best.queues = False
+                kept = tuple(pair for pair in best.headers if pair[0] != _NO_SDK_RETRY[0])
+                best.headers = (*kept, _NO_SDK_RETRY)
+        elif isinstance(best, UpstreamError):
             best.sdk_may_retry = not last and classify_failure(best, 0.0).retry_here
         return best
 
@@ -224,21 +222,6 @@ def _rank(error: HeadstartError) -> int:
 
 def _wait_s(error: UpstreamUnavailable) -> float:
     return float("inf") if error.retry_after_s is None else error.retry_after_s
-
-
-def _without_sdk_retry(error: UpstreamRefused) -> UpstreamRefused:
-    """Return the error with the header that tells SDKs not to retry."""
-    kept = tuple(pair for pair in error.headers if pair[0] != _NO_SDK_RETRY[0])
-    refusal = UpstreamRefused(
-        str(error),
-        status=error.status,
-        headers=(*kept, _NO_SDK_RETRY),
-        body=error.body,
-        code=error.code,
-        upstream=error.upstream,
-    )
-    refusal.__cause__ = error
-    return refusal
 
 
 SCARCE = 0.5
@@ -583,15 +566,26 @@ class CallTask:
             self.changed(self)
 
 
-async def all_ended(tasks: Iterable[CallTask]) -> None:
-    """Wait until all calls were closed, even if the waiting task is cancelled meanwhile."""
+async def close_calls(
+    tasks: Collection[CallTask], served: CallTask | None, error: BaseException | None
+) -> None:
+    """Close the served call, abort all others, and wait until all were closed.
+
+    After an ``error`` the served call is aborted, too. If the waiting task is cancelled, it goes on
+    waiting.
+    """
+    for task in tasks:
+        if error is None and task is served:
+            task.release()
+        else:
+            task.cancel()
     cancelled: asyncio.CancelledError | None = None
     for task in tasks:
         while True:
             try:
                 await task.ended()
-            except asyncio.CancelledError as error:
-                cancelled = error
+            except asyncio.CancelledError as cancellation:
+                cancelled = cancellation
             else:
                 break
     if cancelled is not None:
