@@ -33,7 +33,7 @@ from headstart.dialects.registry import RELAYED_PREFIXES
 from headstart.errors import ConfigError, HeadstartError, InvalidRequest
 from headstart.middleware.batches.documents import MapOptions, MapStep, check_request, read_document
 from headstart.middleware.concurrency import lock_file, replace_file
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -414,11 +414,20 @@ def unanswered_row(request: BatchRequest, code: str, message: str) -> msgspec.Ra
     return msgspec.Raw(msgspec.json.encode(row))
 
 
+def error_message(body: bytes) -> str | None:
+    """Return the message of a provider's error, or None if it has none."""
+    try:
+        document: Any = msgspec.json.decode(body)
+        return str(document["error"]["message"])
+    except (*UNDECODABLE, KeyError, TypeError):
+        return None
+
+
 def output_row(request: BatchRequest, id: str, status: int, body: bytes) -> msgspec.Raw:
     """Return the line of an answer in OpenAI's batch output format."""
     try:
         document: object = msgspec.Raw(body) if msgspec.json.decode(body) is not None else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         document = body.decode("utf-8", "replace")
     response = {"status_code": status, "request_id": id, "body": document}
     row = {

@@ -31,10 +31,11 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamUnreachable,
 )
-from headstart.middleware.batches.journal import Submission
+from headstart.middleware.batches.journal import Submission, error_message
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import OutgoingRequest, pieces_of, read_head
 from headstart.reply import Reply, Transcript
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
@@ -206,8 +207,9 @@ class BatchedUpstream(HTTPUpstream):
                 f"upstream {self.name}: {method} {path} failed: {type(error).__name__}"
             ) from error
         if response.status >= 300:
+            said = error_message(read) or "without a message"
             raise UpstreamRefused(
-                f"upstream {self.name}: {method} {path}: {response.status}: {_message(read)}",
+                f"upstream {self.name}: {method} {path}: {response.status}: {said}",
                 status=response.status,
                 headers=(),
                 body=read,
@@ -215,14 +217,6 @@ class BatchedUpstream(HTTPUpstream):
                 upstream=self.name,
             )
         return read
-
-
-def _message(body: bytes) -> str:
-    try:
-        document: Any = msgspec.json.decode(body)
-        return str(document["error"]["message"])
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return "without a message"
 
 
 # --- the endpoints ---------------------------------------------------------------------------
@@ -274,18 +268,16 @@ class _EndpointForm:
     def __init__(self, call: BatchedCall) -> None:
         self._call = call
 
-    async def _ask(self, method: str, path: str, body: bytes | None = None, query: str = "") -> Any:
-        read = await self._read(method, path, body, query)
+    async def _ask(self, method: str, path: str, body: bytes | None = None, **more: str) -> Any:
+        read = await self._read(method, path, body, **more)
         try:
             return msgspec.json.decode(read)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise self._unreadable(path) from error
 
-    async def _read(
-        self, method: str, path: str, body: bytes | None = None, query: str = ""
-    ) -> bytes:
+    async def _read(self, method: str, path: str, body: bytes | None = None, **more: str) -> bytes:
         call = self._call
-        return await call.upstream.exchange(method, path, call.headers, body, query=query)
+        return await call.upstream.exchange(method, path, call.headers, body, **more)
 
     def _unreadable(self, path: str) -> UpstreamProtocolError:
         name = self._call.upstream.name
@@ -317,10 +309,9 @@ class _OpenAI(_EndpointForm):
         boundary = f"headstart-{token}"
         body = _form(boundary, f"headstart-{token}.jsonl", b"\n".join(lines) + b"\n")
         kind = f"multipart/form-data; boundary={boundary}"
-        upstream, headers = self._call.upstream, self._call.headers
-        read = await upstream.exchange("POST", "/v1/files", headers, body, kind)
+        file = await self._ask("POST", "/v1/files", body, content_type=kind)
         asked = {
-            "input_file_id": msgspec.json.decode(read)["id"],
+            "input_file_id": file["id"],
             "endpoint": path,
             "completion_window": WINDOW,
             "metadata": {MARK: token},
@@ -370,7 +361,7 @@ class _OpenAI(_EndpointForm):
             error = row["error"] or {}
             message = _GONE.get(str(error.get("code")), error.get("message"))
             return row["custom_id"], _failed(message)
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        except (*UNDECODABLE, KeyError, TypeError) as error:
             raise self._unreadable(path) from error
 
 
@@ -431,7 +422,7 @@ class _Anthropic(_EndpointForm):
                 case other:
                     answer = _failed(f"the provider says that it is {other}")
             return row["custom_id"], answer
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        except (*UNDECODABLE, KeyError, TypeError) as error:
             raise self._unreadable(path) from error
 
 
@@ -501,8 +492,8 @@ class BatchTier:
             self._calls[call.digest].append(call)
         return call.digest
 
-    def error(self, digest: str) -> tuple[int, bytes] | None:
-        """Return status and body of the error that the provider gave to a call."""
+    def error(self, digest: str) -> BatchedAnswer | None:
+        """Return the error that the provider gave to a call."""
         return self._desk.error(digest)
 
     async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
@@ -525,10 +516,12 @@ class BatchTier:
         return ended
 
     async def close_round(self) -> None:
-        """Note that the answers are in the journal: what failed may be submitted again."""
+        """Note that the answers are in the journal: what failed may be submitted again.
+
+        Raises HeadstartError.
+        """
         for each in self._taken:
-            done = msgspec.structs.replace(each, over=True)
-            await asyncio.to_thread(self._journal.submit, done)
+            await self._note(msgspec.structs.replace(each, over=True))
         self._taken = []
 
     # --- submissions -------------------------------------------------------------------------

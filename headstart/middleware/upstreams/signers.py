@@ -20,6 +20,7 @@ import msgspec
 
 from headstart.errors import ConfigError, InvalidRequest, MissingExtra, UpstreamUnreachable
 from headstart.sockets import client_session
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -311,7 +312,7 @@ def _read(status: int, body: bytes) -> AccessToken:
     """Read the answer of a token endpoint. Raises UpstreamUnreachable."""
     try:
         document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         document = None
     match document:
         case {"access_token": str(token), **rest} if token and status == 200:
@@ -333,7 +334,7 @@ def from_file(
         known = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
         raise ConfigError(f"{setting}: {path}: {error.strerror or error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ConfigError(f"{setting}: {path} is not a JSON object") from error
     wanted = _WANTED.get(str(known.get("type")))
     if wanted is None:
