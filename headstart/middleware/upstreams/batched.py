@@ -265,6 +265,8 @@ def endpoint_of(call: BatchedCall) -> BatchEndpoint:
 class _EndpointForm:
     """The common part of both endpoints."""
 
+    most, most_bytes = 50_000, 150 * 2**20
+
     def __init__(self, call: BatchedCall) -> None:
         self._call = call
 
@@ -294,10 +296,22 @@ class _EndpointForm:
                 return
             query = f"limit=100&{after}={quote(page['data'][-1]['id'], safe='')}"
 
+    async def _rows(self, path: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
+        """Yield name and answer of each line of a file of results."""
+        for line in (await self._read("GET", path)).splitlines():
+            try:
+                row = msgspec.json.decode(line)
+                found = row["custom_id"], self._answer(row)
+            except (*UNDECODABLE, KeyError, TypeError) as error:
+                raise self._unreadable(path) from error
+            yield found
+
+    def _answer(self, row: dict[str, Any]) -> BatchedAnswer:
+        """Return the answer in a line. Raises KeyError or TypeError for another form."""
+        raise NotImplementedError
+
 
 class _OpenAI(_EndpointForm):
-    most, most_bytes = 50_000, 150 * 2**20
-
     async def submit(self, token: str, calls: Mapping[str, BatchedCall]) -> str:
         path = self._call.path
         lines = [
@@ -345,28 +359,20 @@ class _OpenAI(_EndpointForm):
 
     async def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
         batch = await self._ask("GET", f"/v1/batches/{id}")
-        for file in (batch.get("output_file_id"), batch.get("error_file_id")):
-            if file:
-                path = f"/v1/files/{file}/content"
-                for line in (await self._read("GET", path)).splitlines():
-                    yield self._row(path, line)
+        for file in filter(None, (batch.get("output_file_id"), batch.get("error_file_id"))):
+            async for row in self._rows(f"/v1/files/{file}/content"):
+                yield row
 
-    def _row(self, path: str, line: bytes) -> tuple[str, BatchedAnswer]:
-        try:
-            row = msgspec.json.decode(line)
-            response = row.get("response")
-            if response:
-                body = msgspec.json.encode(response["body"])
-                return row["custom_id"], BatchedAnswer(response["status_code"], body)
-            error = row["error"] or {}
-            message = _GONE.get(str(error.get("code")), error.get("message"))
-            return row["custom_id"], _failed(message)
-        except (*UNDECODABLE, KeyError, TypeError) as error:
-            raise self._unreadable(path) from error
+    def _answer(self, row: dict[str, Any]) -> BatchedAnswer:
+        response = row.get("response")
+        if response:
+            body = msgspec.json.encode(response["body"])
+            return BatchedAnswer(response["status_code"], body)
+        error = row["error"] or {}
+        return _failed(_GONE.get(str(error.get("code")), error.get("message")))
 
 
 class _Anthropic(_EndpointForm):
-    most, most_bytes = 50_000, 150 * 2**20
     _PATH = "/v1/messages/batches"
 
     async def submit(self, token: str, calls: Mapping[str, BatchedCall]) -> str:  # noqa: ARG002 - in the names
@@ -400,30 +406,23 @@ class _Anthropic(_EndpointForm):
         done = sum(counts.values()) - counts["processing"]
         return BatchState(done, batch["processing_status"] == "ended")
 
-    async def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
+    def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
         # Not results_url: the key goes to the configured address alone.
-        path = f"{self._PATH}/{id}/results"
-        for line in (await self._read("GET", path)).splitlines():
-            yield self._row(path, line)
+        return self._rows(f"{self._PATH}/{id}/results")
 
-    def _row(self, path: str, line: bytes) -> tuple[str, BatchedAnswer]:
-        try:
-            row = msgspec.json.decode(line)
-            result = row["result"]
-            match result["type"]:
-                case "succeeded":
-                    answer = BatchedAnswer(200, msgspec.json.encode(result["message"]))
-                case "errored":
-                    kind = result["error"]["error"]["type"]
-                    status = 400 if kind == "invalid_request_error" else 500
-                    answer = BatchedAnswer(status, msgspec.json.encode(result["error"]))
-                case "expired":
-                    answer = _failed(_GONE["batch_expired"])
-                case other:
-                    answer = _failed(f"the provider says that it is {other}")
-            return row["custom_id"], answer
-        except (*UNDECODABLE, KeyError, TypeError) as error:
-            raise self._unreadable(path) from error
+    def _answer(self, row: dict[str, Any]) -> BatchedAnswer:
+        result = row["result"]
+        match result["type"]:
+            case "succeeded":
+                return BatchedAnswer(200, msgspec.json.encode(result["message"]))
+            case "errored":
+                kind = result["error"]["error"]["type"]
+                status = 400 if kind == "invalid_request_error" else 500
+                return BatchedAnswer(status, msgspec.json.encode(result["error"]))
+            case "expired":
+                return _failed(_GONE["batch_expired"])
+            case other:
+                return _failed(f"the provider says that it is {other}")
 
 
 LOOK_S = 30.0

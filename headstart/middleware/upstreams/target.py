@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import deque
 from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -49,7 +50,7 @@ from headstart.settings import UpstreamSettings, masked_url
 from headstart.types import Call, ErrorReported, Headers, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from headstart.attempts import RoutingEstimate
     from headstart.dialects.dialect import Dialect
@@ -408,7 +409,14 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
     raise AnswerWithheld(
         f"upstream {reply.upstream} ended its answer without content",
         kind=FailureKind.FILTERED if transcript.filtered else FailureKind.EMPTY,
-        reply=_in_memory(reply, held),
+        reply=Reply(  # with nothing left to read or close
+            reply.upstream,
+            reply.status,
+            reply.headers,
+            replayed(held),
+            transforms=reply.transforms,
+            transcript=transcript,
+        ),
         finished=transcript.finished,
     )
 
@@ -439,18 +447,6 @@ async def open_relayed(reply: Reply, unix: float) -> list[Piece]:
     if fails_relayed(reply.status, failure_of(refused, unix)):
         raise refused
     return held
-
-
-def _in_memory(reply: Reply, held: Sequence[Piece]) -> Reply:
-    """Return a reply whose body was read to its end, with nothing left to close."""
-    return Reply(
-        reply.upstream,
-        reply.status,
-        reply.headers,
-        replayed(held),
-        transforms=reply.transforms,
-        transcript=reply.transcript,
-    )
 
 
 def _redirected(reply: Reply) -> UpstreamProtocolError:
@@ -500,10 +496,6 @@ class _Model(msgspec.Struct, frozen=True):
     price: Price | None
 
 
-def _unknown(model: str) -> None:  # noqa: ARG001 - no model is known
-    return None
-
-
 @dataclass(eq=False, repr=False)
 class Target:
     """Makes calls to ``upstream``. ``send`` waits for the first content of the answer.
@@ -527,15 +519,13 @@ class Target:
     clock: Callable[[], float]
     _: KW_ONLY
     key: str = ""
-    context_tokens: Callable[[str], int | None] = _unknown
-    price: Callable[[str], Price | None] = _unknown
+    context_tokens: Callable[[str], int | None] = lambda _: None
+    price: Callable[[str], Price | None] = lambda _: None
     tracing: Tracing | None = None
     ledger: ClientLedger | None = None
     is_free: bool = False
     nodes: NodeLimits | None = None
     address: str = ""
-    _models: dict[str, _Model] = field(default_factory=dict)
-    """The models of earlier calls, by the names that callers use."""
     _timeouts: list[ReusableTimeout] = field(default_factory=list)
     """Timeouts of calls that have ended. Their timers may still run."""
 
@@ -544,6 +534,8 @@ class Target:
         self.names = frozenset((self.name,))
         self.own_key = bool(self.key)
         """The upstream gets its own key, and not those of the callers."""
+        self._known = lru_cache(MOST_MODELS)(self._named)
+        """Returns the model of a name that callers use, and remembers it."""
         self._cancels_billing = self.settings.cancels_billing is True
         self._hashes = NameMemo(lambda sent: blake2b(sent, digest_size=16).hexdigest())
         """The hash of each key of callers."""
@@ -586,7 +578,7 @@ class Target:
             if call.queues_until is not None:
                 booking = await self._begin_in_queue(call, call.queues_until, reservation)
             elif self.nodes is None:
-                booking = self._begin(call, asyncio.get_running_loop().time(), reservation)
+                booking = self._begin(call, reservation)
             else:
                 booking = await self._take_and_begin(call, self.nodes, reservation)
         except UpstreamUnavailable:
@@ -636,7 +628,7 @@ class Target:
                 while True:
                     try:
                         if self.nodes is None:
-                            return self._begin(call, loop.time(), reservation)
+                            return self._begin(call, reservation)
                         return await self._take_and_begin(call, self.nodes, reservation)
                     except UpstreamUnavailable as error:
                         wait_s = error.retry_after_s or 0.0
@@ -645,7 +637,7 @@ class Target:
                     await asyncio.sleep(max(wait_s, SHORTEST_WAIT_S))
         except TimeoutError:
             call = msgspec.structs.replace(call, queues_until=None)
-            return self._begin(call, loop.time(), reservation)
+            return self._begin(call, reservation)
         finally:
             state.queued -= 1
 
@@ -653,28 +645,28 @@ class Target:
         self, call: Call, nodes: NodeLimits, reservation: Reservation | None
     ) -> AttemptBooking:
         """Count the call in the limits of all nodes, and begin it. Raises UpstreamUnavailable."""
-        loop, model = asyncio.get_running_loop(), self._model(call)
-        state = self._state(call, model.key)
-        limits = nodes.share(state, self.address, model.key.model, self._key_of(call))
+        key = self._model(call).key
+        state = self._state(call, key)
+        limits = nodes.share(state, self.address, key.model, self._key_of(call))
         tokens = reserved_tokens(call, self.states.measures)
         waiting = None if call.queues_until is not None else state.queued
         count = await limits.try_take(tokens, waiting)
         try:
-            return self._begin(call, loop.time(), reservation, count)
+            return self._begin(call, reservation, count)
         except UpstreamUnavailable:
             if count is not None and count.taken:
-                limits.cancel(tokens, loop.time())
+                limits.cancel(tokens, asyncio.get_running_loop().time())
             raise
 
     def _begin(
-        self, call: Call, now: float, reservation: Reservation | None, count: Counted | None = None
+        self, call: Call, reservation: Reservation | None, count: Counted | None = None
     ) -> AttemptBooking:
         """Begin the call, if the breaker and the limits permit it; return its booking.
 
         ``count`` is the call's count in the limits of all nodes; None: this node counts it in its
         own. Raises UpstreamUnavailable.
         """
-        model = self._model(call)
+        model, now = self._model(call), asyncio.get_running_loop().time()
         state = self._state(call, model.key)
         breaker, limits = state.breaker, state.limits
         with state.lock:
@@ -741,7 +733,11 @@ class Target:
         if self.settings.stall_s:
             return self.settings.stall_s
         limit_s, with_tools_s = booking.stall_limits_s
-        return with_tools_s if limit_s != with_tools_s and _has_tools(call) else limit_s
+        request = call.request
+        if request is None or limit_s == with_tools_s:
+            return limit_s
+        has_tools = FORMS[request.dialect].has_tools(request.document)
+        return with_tools_s if has_tools else limit_s
 
     def _model(self, call: Call) -> _Model:
         """Return the model that a call asks for.
@@ -751,16 +747,12 @@ class Target:
         """
         asked = call.model or (call.endpoint if call.relayed else "")
         name = asked if call.request is None else call.request.model
-        model = self._models.get(name)
-        if model is None:
-            real = self.settings.models.get(name, name)
-            model = _Model(UpstreamModel(self.name, real), self.price(real))
-            # Callers may name any model.
-            if len(self._models) >= MOST_MODELS:
-                self._models.clear()
-            if len(name) <= LONGEST_NAME:
-                self._models[name] = model
-        return model
+        # Callers may name any model.
+        return (self._known if len(name) <= LONGEST_NAME else self._named)(name)
+
+    def _named(self, name: str) -> _Model:
+        real = self.settings.models.get(name, name)
+        return _Model(UpstreamModel(self.name, real), self.price(real))
 
     def _state(self, call: Call, key: UpstreamModel) -> UpstreamState:
         """Return the state of the model under the key of the call."""
@@ -772,8 +764,3 @@ class Target:
         return self._hashes[
             credential_of(call.headers, call.query_string, include_cookies=False) or b""
         ]
-
-
-def _has_tools(call: Call) -> bool:
-    request = call.request
-    return request is not None and FORMS[request.dialect].has_tools(request.document)
