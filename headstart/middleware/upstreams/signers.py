@@ -233,11 +233,9 @@ class GoogleTokens:
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     token = await self._source.fetch()
-            except UpstreamUnreachable as error:
-                raise self._failed(str(error)) from error
             except TimeoutError as error:
                 raise self._failed(f"no answer within {PATIENCE_S:g} s") from error
-            except (aiohttp.ClientError, OSError) as error:
+            except (UpstreamUnreachable, aiohttp.ClientError, OSError) as error:
                 raise self._failed(str(error) or type(error).__name__) from error
             self._token, self._ends_at = token.value, loop.time() + token.life_s
 
