@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -71,19 +72,17 @@ class Counted(NamedTuple):
     taken: Taken = NOTHING_TAKEN
 
 
+@dataclass(slots=True, eq=False)
 class _TakenCall:
     """A call that is counted. Its ``taken`` is filled in once the store has counted it."""
 
-    def __init__(
-        self, tokens: int, answer: asyncio.Future[Counted | None] | None = None, calls: int = 1
-    ) -> None:
-        self.tokens = tokens
-        self.answer = answer
-        """Set if the call waits for the store; its result is None if the store failed."""
-        self.calls = calls
-        """The number of calls that must fit: this one and those before it in the queue."""
-        self.taken: Taken = {}
-        self.wait_s = 0.0
+    tokens: int
+    answer: asyncio.Future[Counted | None] | None = None
+    """Set if the call waits for the store; its result is None if the store failed."""
+    calls: int = 1
+    """The number of calls that must fit: this one and those before it in the queue."""
+    taken: Taken = field(default_factory=dict)
+    wait_s: float = 0.0
 
     def apply(self, limits: RateLimits, now: float) -> None:
         """Count the call, if it fits or was made already."""
