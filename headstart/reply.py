@@ -718,15 +718,24 @@ async def read_whole(reply: Reply) -> Reply:
 
     Raises the errors of reading its pieces.
     """
+    held, _ = await read_up_to(reply, HELD_BYTES)
+    reply.pieces = replayed(held, reply.pieces)
+    return reply
+
+
+async def read_up_to(reply: Reply, most_bytes: int) -> tuple[list[Piece], bool]:
+    """Read an answer until it ends or has more bytes; return its pieces, and whether it ended.
+
+    Raises the errors of reading its pieces.
+    """
     held: list[Piece] = []
     size = 0
     async for piece in reply.pieces:
         held.append(piece)
         size += len(piece.data)
-        if size > HELD_BYTES:
-            break
-    reply.pieces = replayed(held, reply.pieces)
-    return reply
+        if size > most_bytes:
+            return held, False
+    return held, True
 
 
 async def replayed(

@@ -42,7 +42,7 @@ from headstart.policies.drafts import (
     start_both,
     veto_draft,
 )
-from headstart.reply import HELD_BYTES, Reply, Transcript
+from headstart.reply import HELD_BYTES, Reply, Transcript, read_up_to
 from headstart.types import Call, ChatRequest, Completion, Ended, LogprobsDelta, Piece, Started
 
 if TYPE_CHECKING:
@@ -72,13 +72,9 @@ async def read_draft(reply: Reply, now: float) -> Draft:
 
     Raises UpstreamError, also if the draft is too long to be kept.
     """
-    pieces: list[Piece] = []
-    size = 0
-    async for piece in reply.pieces:
-        pieces.append(piece)
-        size += len(piece.data)
-        if size > HELD_BYTES:
-            raise UpstreamProtocolError(f"the draft of upstream {reply.upstream} is too long")
+    pieces, is_whole = await read_up_to(reply, HELD_BYTES)
+    if not is_whole:
+        raise UpstreamProtocolError(f"the draft of upstream {reply.upstream} is too long")
     return Draft(reply, pieces, finished_answer(reply.transcript, now))
 
 

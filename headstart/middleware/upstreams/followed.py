@@ -22,7 +22,7 @@ from headstart.middleware.shared_flights import (
 from headstart.middleware.upstreams.outgoing import pieces_of
 from headstart.policies.routing.schedule import ANY_WAIT, JoinTerms, join_terms, twin_wait_s
 from headstart.reply import Reply, Transcript, read_whole, replayed
-from headstart.types import Call, Entry, Headers, Lease, Origin, Piece
+from headstart.types import Call, Entry, Headers, Lease, Piece
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -75,7 +75,7 @@ class WaitingCall(NamedTuple):
         reader, transcript = body_reader(status, headers, self.dialect), Transcript()
         pieces = pieces_of(body, reader, transcript)
         reply = Reply(entry.origin.upstream, status, headers, pieces, transcript=transcript)
-        reply.followed = _Stored(entry.origin)
+        reply.followed = entry
         return reply
 
 
@@ -162,12 +162,6 @@ class AwaitedTwin:
             call.log.book(attempt)
         reply = None if twin.entry is None else waiting.stored(twin.entry)
         return await waiting.inner.send(call) if reply is None else reply
-
-
-class _Stored(NamedTuple):
-    """A ``FollowedAnswer`` that is whole."""
-
-    origin: Origin
 
 
 class _OwnersAnswer:

@@ -720,10 +720,8 @@ class HTTPUpstream:
     def _keep_warm(self) -> None:
         """Replace a connection that a cancelled answer has cost, as happens with HTTP/1.1."""
         session = self._session
-        if self._spawn is None or self._warming or session is None or session.closed:
-            return
-        self._warming = True
-        self._spawn(self._warm, session)
+        if self._spawn is not None and session is not None and not session.closed:
+            self.connect_early(self._spawn)
 
     def connect_early(self, spawn: Spawn) -> None:
         """Open a connection for a call that is about to come."""

@@ -22,7 +22,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.middleware.identity import credential_of
-from headstart.middleware.reading import error_event
+from headstart.middleware.reading import error_event, error_in
 from headstart.middleware.upstreams.accounting import (
     MOST_GAPS,
     AttemptBooking,
@@ -45,7 +45,7 @@ from headstart.policies.routing.failures import (
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN
-from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
+from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, read_up_to, replayed
 from headstart.settings import UpstreamSettings, masked_url
 from headstart.types import Call, ErrorReported, Headers, Piece
 
@@ -427,15 +427,11 @@ async def open_relayed(reply: Reply, unix: float) -> list[Piece]:
     Only an error status is read. Raises UpstreamRefused if the upstream failed. All other errors
     are answers, and are passed on byte for byte; so are errors longer than ``REFUSAL_BYTES``.
     """
-    held: list[Piece] = []
     if reply.status < 400:
+        return []
+    held, is_whole = await read_up_to(reply, REFUSAL_BYTES)
+    if not is_whole:
         return held
-    size = 0
-    async for piece in reply.pieces:
-        held.append(piece)
-        size += len(piece.data)
-        if size > REFUSAL_BYTES:
-            return held
     refused = UpstreamRefused(
         f"upstream {reply.upstream} answered {reply.status}",
         status=reply.status,
@@ -460,24 +456,20 @@ def _redirected(reply: Reply) -> UpstreamProtocolError:
 
 
 async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> UpstreamRefused:
-    body = bytearray()
-    event: ErrorReported | None = None
-    async for piece in reply.pieces:
-        body += piece.data
-        event = next((each for each in piece.events if isinstance(each, ErrorReported)), event)
-        if len(body) > REFUSAL_BYTES:
-            break
+    pieces, is_whole = await read_up_to(reply, REFUSAL_BYTES)
+    told = [found for each in pieces if (found := error_in(each.events))]
+    event = told[-1] if told else None
     message = event.message if event is not None else f"the upstream answered {reply.status}"
-    headers = reply.headers
-    if len(body) > REFUSAL_BYTES and dialect is not None:
+    body, headers = b"".join([each.data for each in pieces]), reply.headers
+    if not is_whole and dialect is not None:
         event = ErrorReported(message=message, status=reply.status)
-        body[:] = dialect.error_body(event, request_id)
+        body = dialect.error_body(event, request_id)
         headers = headers_for_own_body(headers, dialect)
     return UpstreamRefused(
         f"upstream {reply.upstream}: {message}",
         status=reply.status,
         headers=headers,
-        body=bytes(body),
+        body=body,
         code=safe_code(event),
         upstream=reply.upstream,
     )
