@@ -24,6 +24,7 @@ from headstart.middleware.batches.journal import (
     in_prefix_order,
     output_row,
 )
+from headstart.middleware.body import replay_body
 from headstart.middleware.respond import plain_error
 from headstart.observe import Observation, Served
 from headstart.policies.routing import schedule
@@ -73,13 +74,8 @@ async def ask(app: ASGIApp, path: str, headers: Headers, body: bytes) -> BatchRe
     status = 0
     sent: Headers = ()
     parts: list[bytes] = []
-    unread = True
 
-    async def receive() -> Message:
-        nonlocal unread
-        if unread:
-            unread = False
-            return {"type": "http.request", "body": body, "more_body": False}
+    async def receive_more() -> Message:
         await anyio.sleep_forever()
         raise AssertionError("unreachable")
 
@@ -105,7 +101,7 @@ async def ask(app: ASGIApp, path: str, headers: Headers, body: bytes) -> BatchRe
         "client": None,
         "server": None,
     }
-    await app(scope, receive, send)
+    await app(scope, replay_body(body, receive_more, complete=True), send)
     return BatchReply(status, sent, b"".join(parts))
 
 
@@ -260,7 +256,7 @@ class BatchRun:
             return
         self._settled = {each.call for each, _ in deferred}
         for request, digest in deferred:
-            error = tier.error(digest)
+            error = tier.desk.error(digest)
             if error is None:
                 self._waiting.append(request)
             else:

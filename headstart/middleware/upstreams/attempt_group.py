@@ -285,8 +285,7 @@ class AttemptGroup:
         first = self._first(call, allowed)
         if first is None:
             self.retrying.earn(now)
-            order = self._order(call, allowed)
-            starts, errors = self._starts(call, order), AttemptErrors(order.members)
+            starts, errors = self._starts(call, self._order(call, allowed))
             if starts.side_by_side or self.strategy.first_complete:
                 return await self._side_by_side(call, starts, errors)
             return await self._in_turn(call, starts, errors)
@@ -298,8 +297,7 @@ class AttemptGroup:
             return await self.members[first].send(asked)
         except HeadstartError as error:
             # The first member failed. Only now the order of the others is needed.
-            order = self._order(call, allowed, first)
-            starts, errors = self._starts(call, order), AttemptErrors(order.members)
+            starts, errors = self._starts(call, self._order(call, allowed, first))
             starts.due(asyncio.get_running_loop().time())
             self._failed(starts, errors, first, error)
         return await self._in_turn(call, starts, errors)
@@ -421,7 +419,8 @@ class AttemptGroup:
             return 1
         return max(1, sum(self._races(each) for each in estimates))
 
-    def _starts(self, call: Call, order: _AskingOrder) -> AttemptSchedule:
+    def _starts(self, call: Call, order: _AskingOrder) -> tuple[AttemptSchedule, AttemptErrors]:
+        """Return the schedule of the attempts, and the place for their errors."""
         now, estimates = asyncio.get_running_loop().time(), order.estimates
         awaited_until = call.awaited_until
         hedge_after_s, waste_usd = None, 0.0
@@ -434,7 +433,7 @@ class AttemptGroup:
                 floor_s=self.strategy.hedge_floor_s,
                 deadline_in_s=None if awaited_until is None else awaited_until - now,
             )
-        return AttemptSchedule(
+        schedule = AttemptSchedule(
             order.members,
             AttemptRules(self.strategy.retries, self._racing_count(estimates), hedge_after_s),
             now,
@@ -446,6 +445,7 @@ class AttemptGroup:
                 zip(order.members, (each.context_tokens for each in estimates), strict=False)
             ),
         )
+        return schedule, AttemptErrors(order.members)
 
     def _may_retry(self, call: Call, *, none_left: bool) -> bool:
         if len(self.members) == 1 and is_sdk_retry(call):

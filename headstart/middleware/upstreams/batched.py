@@ -468,7 +468,7 @@ class BatchTier:
     """
 
     def __init__(self, desk: BatchDesk, journal: BatchJournal) -> None:
-        self._desk = desk
+        self.desk = desk
         self._journal = journal
         self._calls: dict[str, list[BatchedCall]] = defaultdict(list)
         """The calls that wait, by their digests."""
@@ -484,16 +484,12 @@ class BatchTier:
 
         The call is submitted with the next batch, but not ``again``.
         """
-        call = self._desk.waiting.pop(request, None)
+        call = self.desk.waiting.pop(request, None)
         if call is None:
             return None
         if not again:
             self._calls[call.digest].append(call)
         return call.digest
-
-    def error(self, digest: str) -> BatchedAnswer | None:
-        """Return the error that the provider gave to a call."""
-        return self._desk.error(digest)
 
     async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
         """Submit all calls that wait, and take the answers; return False if the run was stopped.
@@ -627,7 +623,7 @@ class BatchTier:
             return [row async for row in each.endpoint.results(each.submission.batch or "")]
 
         for name, answer in await _retried(read):
-            self._desk.answered(name.split("-")[1], answer)
+            self.desk.answered(name.split("-")[1], answer)
 
 
 def _named(token: str, calls: Iterable[BatchedCall]) -> Iterator[tuple[str, BatchedCall]]:
