@@ -237,7 +237,20 @@ class _AskingOrder(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class AttemptGroup:
+class _Group:
+    """Several candidates that answer as one."""
+
+    name: str
+    members: Sequence[Candidate]
+
+    def __post_init__(self) -> None:
+        # The identity is that of the members, whichever member, key or strategy answers.
+        self.identity = ",".join(sorted({each.identity for each in self.members}))
+        self.names = frozenset[str]().union(*(each.names for each in self.members))
+
+
+@dataclass(eq=False, repr=False)
+class AttemptGroup(_Group):
     """Asks members until one of them answers: it wins, and the calls of the others are cancelled.
 
     Members are candidates, so groups nest. Closing the reply ends every call that was made. If no
@@ -245,19 +258,12 @@ class AttemptGroup:
     hedges, ``retrying`` retries; ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1).
     """
 
-    name: str
-    members: Sequence[Candidate]
     strategy: Strategy
     _: KW_ONLY
     extra: ExtraBudget
     retrying: RetryBudget
     draw: Callable[[], float]
     clock: Callable[[], float]
-
-    def __post_init__(self) -> None:
-        # The identity is that of the members, whichever member, key or strategy answers.
-        self.identity = ",".join(sorted({each.identity for each in self.members}))
-        self.names = frozenset[str]().union(*(each.names for each in self.members))
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate of the member that would be asked first.
@@ -592,7 +598,8 @@ async def close_calls(
         raise cancelled
 
 
-class RelayedInTurn:
+@dataclass(eq=False, repr=False)
+class RelayedInTurn(_Group):
     """Asks upstreams of one dialect in their order, whatever the strategy of the route.
 
     No upstream is asked twice, and no two at the same time, because a relayed call may create
@@ -601,14 +608,8 @@ class RelayedInTurn:
     that fail at present are asked last. ``draw`` returns random numbers in [0, 1).
     """
 
-    def __init__(
-        self, name: str, members: Sequence[Candidate], *, draw: Callable[[], float]
-    ) -> None:
-        self.name = name
-        self.identity = ",".join(sorted({each.identity for each in members}))
-        self.names = frozenset().union(*(each.names for each in members))
-        self._members = tuple(members)
-        self._draw = draw
+    _: KW_ONLY
+    draw: Callable[[], float]
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate of the upstream that would be asked first."""
@@ -640,8 +641,8 @@ class RelayedInTurn:
         raise errors.most_useful()
 
     def _ordered(self, call: Call) -> list[Candidate]:
-        members = [each for each in self._members if not each.names <= call.avoid]
+        members = [each for each in self.members if not each.names <= call.avoid]
         if len(members) < 2:
             return members
         estimates = [each.estimate(call) for each in members]
-        return [members[place] for place in as_given(estimates, draw=self._draw)]
+        return [members[place] for place in as_given(estimates, draw=self.draw)]
