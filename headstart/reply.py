@@ -37,7 +37,6 @@ from headstart.types import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-    from types import TracebackType
 
     from headstart.attempts import Tokens
     from headstart.types import Headers, Origin, Part, StreamEvent
@@ -698,12 +697,7 @@ class Reply:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self.aclose(error)
 
 

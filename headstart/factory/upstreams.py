@@ -154,8 +154,7 @@ def _google_source(
     program = shutil.which("gcloud", path=environ.get("PATH", ""))
     if program is not None and not environ.get(_GOOGLE_METADATA):
         return partial(ask_gcloud, program), None
-    host = environ.get(_GOOGLE_METADATA) or "metadata.google.internal"
-    return partial(ask_metadata_server, host), None
+    return partial(ask_metadata_server, environ.get(_GOOGLE_METADATA)), None
 
 
 def _found(

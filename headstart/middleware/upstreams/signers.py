@@ -259,8 +259,9 @@ async def exchange_token(
         return _read(response.status, await response.read())
 
 
-async def ask_metadata_server(host: str) -> AccessToken:
-    """Ask the metadata server of a machine in Google Cloud."""
+async def ask_metadata_server(host: str | None) -> AccessToken:
+    """Ask the metadata server of a machine in Google Cloud; ``host`` None: the usual one."""
+    host = host or "metadata.google.internal"
     url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
     async with client_session(headers=_FLAVOR) as session, session.get(url) as response:
         return _read(response.status, await response.read())
