@@ -37,7 +37,6 @@ from headstart.types import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-    from types import TracebackType
 
     from headstart.attempts import Tokens
     from headstart.types import Headers, Origin, Part, StreamEvent
@@ -703,12 +702,7 @@ class Reply:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self.aclose(error)
 
 
@@ -723,15 +717,24 @@ async def read_whole(reply: Reply) -> Reply:
 
     Raises the errors of reading its pieces.
     """
+    held, _ = await read_up_to(reply, HELD_BYTES)
+    reply.pieces = replayed(held, reply.pieces)
+    return reply
+
+
+async def read_up_to(reply: Reply, most_bytes: int) -> tuple[list[Piece], bool]:
+    """Read an answer until it ends or has more bytes; return its pieces, and whether it ended.
+
+    Raises the errors of reading its pieces.
+    """
     held: list[Piece] = []
     size = 0
     async for piece in reply.pieces:
         held.append(piece)
         size += len(piece.data)
-        if size > HELD_BYTES:
-            break
-    reply.pieces = replayed(held, reply.pieces)
-    return reply
+        if size > most_bytes:
+            return held, False
+    return held, True
 
 
 async def replayed(

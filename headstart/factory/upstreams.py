@@ -35,9 +35,9 @@ from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.signers import (
     AwsKeys,
     AwsSigner,
-    Gcloud,
     GoogleTokens,
-    MetadataServer,
+    ask_gcloud,
+    ask_metadata_server,
     from_file,
 )
 from headstart.policies.cost import Price
@@ -153,8 +153,8 @@ def _google_source(
         return from_file(Path(file), setting=setting, proxy=upstream.proxy, clock=clock)
     program = shutil.which("gcloud", path=environ.get("PATH", ""))
     if program is not None and not environ.get(_GOOGLE_METADATA):
-        return Gcloud(program), None
-    return MetadataServer(environ.get(_GOOGLE_METADATA) or "metadata.google.internal"), None
+        return partial(ask_gcloud, program), None
+    return partial(ask_metadata_server, environ.get(_GOOGLE_METADATA)), None
 
 
 def _found(

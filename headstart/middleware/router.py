@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
@@ -86,6 +87,14 @@ class Provider:
         model = model.removeprefix(self.name + "/")
         return self.models.get(model, model)
 
+    def identity(self, model: str) -> str:
+        """Return what names this provider and its model for the cache key."""
+        return f"{self.name} {self.base_url} {self.real_name(model)}"
+
+    def candidate(self, route: str) -> Candidate:
+        """Return its candidate for a ``[[route]]``."""
+        return self.candidates.get(route) or self.candidates[""]
+
     def claims(self, model: str) -> tuple[bool, bool]:
         """Return whether a model's name points to this provider, and whether it has the model."""
         return model in self.named or model.startswith(self.name + "/"), model in self.known
@@ -146,7 +155,9 @@ class Router:
     routes: Mapping[str, BuiltRoute]
     _: KW_ONLY
     names_conversations: bool = False
-    _chosen: dict[tuple[str, str, str], ChosenCandidate] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._known = lru_cache(MEMO_MODELS)(self._choose)
 
     def pick(self, dialect: str, model: str | None, route: str) -> Candidate:
         """Return the candidate for a request that takes ``route``. Raises NoUpstream.
@@ -156,24 +167,18 @@ class Router:
         named = self.routes.get(route, NO_ROUTE).candidate
         if named is not None and (model is not None or self._all_speak(named, dialect)):
             return named
-        candidates = self._choose_provider(dialect, model).candidates
-        return candidates.get(route) or candidates[""]
+        return self._choose_provider(dialect, model).candidate(route)
 
     def choose(self, dialect: str, model: str, route: str) -> ChosenCandidate:
         """Return the candidate for a model, which is computed once. Raises NoUpstream."""
-        asked = (dialect, model, route)
-        chosen = self._chosen.get(asked)
-        if chosen is None:
-            document = DOCUMENTS.get(dialect)
-            if document is None:
-                chosen = self._choose_for_chat(dialect, model, route)
-            else:
-                chosen = self._choose_for_document(document, model, route)
-            if len(self._chosen) >= MEMO_MODELS:
-                self._chosen.clear()
-            if len(model) <= LONGEST_NAME:
-                self._chosen[asked] = chosen
-        return chosen
+        choose = self._known if len(model) <= LONGEST_NAME else self._choose
+        return choose(dialect, model, route)
+
+    def _choose(self, dialect: str, model: str, route: str) -> ChosenCandidate:
+        document = DOCUMENTS.get(dialect)
+        if document is None:
+            return self._choose_for_chat(dialect, model, route)
+        return self._choose_for_document(document, model, route)
 
     def assign(self, call: Call, scope: str, route: str) -> tuple[Candidate, Call]:
         """Return the candidate for a call, and the call that it gets. Raises NoUpstream."""
@@ -257,11 +262,7 @@ class Router:
     def _choose_for_chat(self, dialect: str, model: str, route: str) -> ChosenCandidate:
         candidate = self.pick(dialect, model, route)
         names = candidate.names
-        members = (
-            f"{each.name} {each.base_url} {each.real_name(model)}"
-            for each in self.providers
-            if each.name in names
-        )
+        members = (each.identity(model) for each in self.providers if each.name in names)
         identity = "\n".join((candidate.identity, *members))
         return ChosenCandidate(candidate, identity, names, several=len(names) > 1)
 
@@ -278,9 +279,8 @@ class Router:
         if candidate is not None and not able:
             raise _nobody(route, form.spoken_by[0])
         if candidate is None:
-            chosen = self._first_to_speak(form, model)
-            able = [chosen]
-            candidate = chosen.candidates.get(route) or chosen.candidates[""]
+            able = [self._first_to_speak(form, model)]
+            candidate = able[0].candidate(route)
         weights = able[0].weights(able[0].real_name(model))
         equals = [
             each
@@ -288,10 +288,9 @@ class Router:
             if taken.assumes_equal or each.weights(each.real_name(model)) == weights
         ]
         names = frozenset[str]().union(*(each.candidates[""].names for each in equals))
-        members = (f"{each.name} {each.base_url} {each.real_name(model)}" for each in equals)
         return ChosenCandidate(
             candidate,
-            "\n".join(sorted(members)),
+            "\n".join(sorted(each.identity(model) for each in equals)),
             candidate.names & names,
             several=False,
             avoid=candidate.names - names,
@@ -466,7 +465,7 @@ class ModelLists:
         """Take over the lists of an earlier run, except lists of another address."""
         try:
             kept = msgspec.json.decode(saved, type=dict[str, _KeptList])
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return
         for source in self.sources:
             found = kept.get(source.name)
@@ -510,9 +509,8 @@ class ModelLists:
             async with asyncio.timeout(FETCH_S):
                 found, status, sent = await self._ask(source, headers)
         except TimeoutError:
-            raise UpstreamTimeout(
-                f"upstream {source.name} did not list its models within {FETCH_S:g} s"
-            ) from None
+            late = f"upstream {source.name} did not list its models within {FETCH_S:g} s"
+            raise UpstreamTimeout(late) from None
         if not found:
             raise _refused(source, status, sent, dialect, call.id)
         body = self._written(call, *asked, {source.name: {each.id: each for each in found}})
@@ -560,7 +558,8 @@ class ModelLists:
     async def _refresh(self) -> None:
         """Ask for old lists again, and wait a little for lists that have never come yet."""
         now = self.clock()
-        for name, source in ((each.name, each) for each in self.sources):
+        for source in self.sources:
+            name = source.name
             task, kept = self._asked.get(name), self._kept.get(name)
             due = self._next.get(name, 0.0 if kept is None else kept.at + FRESH_S)
             # A time that is too far in the future was noted before the clock was set back.

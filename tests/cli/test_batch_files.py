@@ -19,6 +19,7 @@ from headstart.middleware.batches.journal import (
     output_row,
     read_requests,
 )
+from headstart.middleware.batches.run import BatchReply, error_text
 
 
 def read(*rows: dict[str, Any], model: str | None = "m") -> list[BatchRequest]:
@@ -151,7 +152,13 @@ def test_two_processes_cannot_work_on_one_batch(tmp_path: Path) -> None:
     assert "another process works on this batch" in other.stderr
 
 
-def test_an_answer_that_is_not_json_is_a_text() -> None:
+@pytest.mark.parametrize("body", ["<html>", "[" * 5000 + "]" * 5000], ids=["html", "deep"])
+def test_an_answer_that_cannot_be_read_is_a_text(body: str) -> None:
     [request] = read({"prompt": "a"})
-    row = json.loads(bytes(output_row(request, "ID", 502, b"<html>")))
-    assert row["response"] == {"status_code": 502, "request_id": "ID", "body": "<html>"}
+    row = json.loads(bytes(output_row(request, "ID", 502, body.encode())))
+    assert row["response"] == {"status_code": 502, "request_id": "ID", "body": body}
+
+
+def test_an_error_that_is_nested_too_deeply_has_no_message() -> None:
+    body = b'{"error":' * 5000 + b"1" + b"}" * 5000
+    assert error_text(BatchReply(400, (), body)) == "status 400"

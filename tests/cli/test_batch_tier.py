@@ -36,12 +36,16 @@ class Provider(Simulator):
         """The end of a path: the next POST to it is carried out, and answered with 502."""
         self.held = ""
         """The end of a path: a POST to it is carried out, and never answered."""
+        self.told: tuple[int, tuple[()], bytes] | None = None
+        """The answer to every request; None: that of the simulator."""
         self.keys = set[bytes]()
         self.teams = set[bytes | None]()
         """The values of a header that the operator set."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, headers = scope["path"], dict(scope["headers"])
+        if self.told is not None:
+            return await send_whole(send, *self.told)
         self.teams.add(headers.get(b"x-team"))
         self.keys.add(headers.get(b"authorization") or headers.get(b"x-api-key") or b"")
         if scope["method"] == "POST" and self.lost and path.endswith(self.lost):
@@ -267,6 +271,27 @@ def test_a_document_that_is_split_goes_through_batches(
     assert (status, summary["requests"], provider.single_calls) == (0, 1, 0)
     assert provider.batches.submitted == 2
     assert provider.batches.asked.total() == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, "401: without a message"), (200, "cannot be read")]
+)
+@pytest.mark.parametrize("api", APIS)
+def test_an_error_of_the_batch_endpoint_stops_the_run(
+    tmp_path: Path,
+    provider: Provider,
+    capsys: pytest.CaptureFixture[str],
+    api: str,
+    status: int,
+    said: str,
+) -> None:
+    provider.told = status, (), b"[" * 5000 + b"]" * 5000
+    arguments = prepare(tmp_path, provider.url, ["Where is Rome?"], api)
+    exit_status, summary = run(arguments, capsys)
+    assert (exit_status, summary["unasked"]) == (1, 1)
+    assert said in summary["stopped_by"]
+    provider.told = None
+    assert run(arguments, capsys)[0] == 0
 
 
 def test_a_path_without_a_batch_endpoint_is_named(

@@ -58,6 +58,8 @@ class TokenServer:
 
     life_s: float = 3600.0
     status: int = 200
+    said: bytes = b""
+    """The answer, if it is no token."""
     url: str = ""
     asked: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -77,7 +79,7 @@ class TokenServer:
         said: dict[str, Any] = {"access_token": f"t{number}", "expires_in": self.life_s}
         if self.status != 200:
             said = {"error": "invalid_grant", "error_description": "Bad assertion."}
-        data = json.dumps(said).encode()
+        data = self.said or json.dumps(said).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": data})
@@ -185,6 +187,14 @@ async def test_a_token_is_renewed_before_its_end_and_nobody_waits(tmp_path: Path
                     await proxy.ask(str(len(proxy.upstream.calls)))
     sent = [call.header(b"authorization") for call in proxy.upstream.calls]
     assert sent[:2] == [b"Bearer t1", b"Bearer t1"]
+
+
+async def test_an_answer_that_is_nested_too_deeply_is_no_token(tmp_path: Path) -> None:
+    async with token_server(said=b"[" * 5000 + b"]" * 5000) as tokens:
+        settings = vertex(credentials_file=account(tmp_path, tokens.url))
+        async with proxied(provider=settings) as proxy:
+            reply = await proxy.ask()
+    assert "Google gives no access token: status 200 without a token" in reply.body.decode()
 
 
 async def test_without_a_token_the_client_gets_a_clear_error(tmp_path: Path) -> None:

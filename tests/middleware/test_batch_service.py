@@ -271,6 +271,29 @@ async def test_a_batch_goes_on_elsewhere_although_the_clock_was_put_back(
     await caller.aclose(second)
 
 
+async def test_a_batch_goes_on_although_its_folder_could_not_be_read_at_first(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.EIO, "Input/output error")]
+
+    def listed(folder: BatchFolder, owner: str, kind: type[Any]) -> list[Any]:
+        if failures:
+            raise failures.pop()
+        return known(folder, owner, kind)
+
+    known = BatchFolder.listed
+    first, second = caller.service(concurrency=1), caller.service()
+    id = await caller.begin(first, 5)
+    await caller.until(first, id, "in_progress")
+    await first.aclose()
+    monkeypatch.setattr(BatchFolder, "listed", listed)
+    refused = await caller.ask(second, "GET", f"/v1/batches/{id}")
+    assert "batches.dir cannot be used" in refused["error"]["message"]
+    caller.open.set()
+    await caller.until(second, id, "completed")
+    await caller.aclose(second)
+
+
 @pytest.mark.parametrize("kind", [KeptFile, KeptBatch])
 async def test_a_disk_that_is_full_at_the_end_keeps_one_output(
     caller: Caller, monkeypatch: pytest.MonkeyPatch, kind: type[Any]

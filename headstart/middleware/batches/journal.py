@@ -10,7 +10,6 @@ thread.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import secrets
@@ -33,7 +32,7 @@ from headstart.dialects.registry import RELAYED_PREFIXES
 from headstart.errors import ConfigError, HeadstartError, InvalidRequest
 from headstart.middleware.batches.documents import MapOptions, MapStep, check_request, read_document
 from headstart.middleware.concurrency import lock_file, replace_file
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -236,7 +235,7 @@ class BatchJournal:
         self, path: Path, requests: list[BatchRequest], mapped: MapOptions | None = None
     ) -> None:
         """Open the journal. ``mapped`` says how documents are split and joined."""
-        digest = hashlib.sha256()
+        digest = sha256()
         for each in requests:
             digest.update(msgspec.json.encode((each.custom_id, each.path, each.body)))
             if mapped is not None:
@@ -284,7 +283,7 @@ class BatchJournal:
             return
         try:
             head = msgspec.json.decode(lines[0], type=_JournalHead)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise ConfigError(f"{self.path} is not the journal of a batch: {error}") from error
         if head != self._head:
             raise ConfigError(
@@ -293,21 +292,24 @@ class BatchJournal:
         start = len(lines[0])
         found: dict[int, BatchResult] = {}
         for line in lines[1:]:
+            is_submission = line.startswith(_SUBMISSION)
+            kind: type[Submission | BatchResult] = Submission if is_submission else BatchResult
             try:
-                if line.startswith(_SUBMISSION):
-                    known = msgspec.json.decode(line, type=Submission)
-                    self.submissions[known.token] = known
-                    start += len(line)
-                    continue
-                result = msgspec.json.decode(line, type=BatchResult)
-            except msgspec.DecodeError as error:
+                known = msgspec.json.decode(line, type=kind)
+            except UNDECODABLE as error:
                 raise ConfigError(f"{self.path}, byte {start}: {error}") from error
-            kept = _JournalPlace(result.succeeded, start, len(line))
-            self._kept[CallPlace(result.place, result.step)] = kept
-            if result.step is None:
-                found[result.place] = msgspec.structs.replace(result, row=msgspec.Raw(b""))
+            if isinstance(known, Submission):
+                self.submissions[known.token] = known
+            else:
+                self._note(known, start, len(line))
+                if known.step is None:
+                    found[known.place] = msgspec.structs.replace(known, row=msgspec.Raw(b""))
             start += len(line)
         self.results = list(found.values())
+
+    def _note(self, result: BatchResult, start: int, length: int) -> None:
+        kept = _JournalPlace(result.succeeded, start, length)
+        self._kept[CallPlace(result.place, result.step)] = kept
 
     def succeeded(self, place: int) -> bool:
         """Return whether the request at this place has its answer."""
@@ -327,8 +329,7 @@ class BatchJournal:
         """Write a result. Raises OSError, for example where the disk is full."""
         start = self._end
         self._write(msgspec.json.encode(result))
-        kept = _JournalPlace(result.succeeded, start, self._end - start)
-        self._kept[CallPlace(result.place, result.step)] = kept
+        self._note(result, start, self._end - start)
 
     def submit(self, submission: Submission) -> None:
         """Write a submission, and wait until it is on the disk. Raises OSError."""
@@ -414,11 +415,20 @@ def unanswered_row(request: BatchRequest, code: str, message: str) -> msgspec.Ra
     return msgspec.Raw(msgspec.json.encode(row))
 
 
+def error_message(body: bytes) -> str | None:
+    """Return the message of a provider's error, or None if it has none."""
+    try:
+        document: Any = msgspec.json.decode(body)
+        return str(document["error"]["message"])
+    except (*UNDECODABLE, KeyError, TypeError):
+        return None
+
+
 def output_row(request: BatchRequest, id: str, status: int, body: bytes) -> msgspec.Raw:
     """Return the line of an answer in OpenAI's batch output format."""
     try:
         document: object = msgspec.Raw(body) if msgspec.json.decode(body) is not None else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         document = body.decode("utf-8", "replace")
     response = {"status_code": status, "request_id": id, "body": document}
     row = {
@@ -547,7 +557,7 @@ class BatchFolder:
             return None
         try:
             found = msgspec.json.decode(self.path(owner, id, "json").read_bytes(), type=kind)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, *UNDECODABLE):
             return None
         if isinstance(found, KeptBatch) and not found.has_ended:
             with contextlib.suppress(FileNotFoundError):

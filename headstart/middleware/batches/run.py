@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter, deque
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import msgspec
@@ -15,8 +15,16 @@ import msgspec
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS
+from headstart.errors import HeadstartError
 from headstart.middleware.batches.documents import MapOptions, MappedRequest, MapStep, StepError
-from headstart.middleware.batches.journal import BatchResult, body_of, in_prefix_order, output_row
+from headstart.middleware.batches.journal import (
+    BatchResult,
+    body_of,
+    error_message,
+    in_prefix_order,
+    output_row,
+)
+from headstart.middleware.body import replay_body
 from headstart.middleware.respond import plain_error
 from headstart.observe import Observation, Served
 from headstart.policies.routing import schedule
@@ -66,13 +74,8 @@ async def ask(app: ASGIApp, path: str, headers: Headers, body: bytes) -> BatchRe
     status = 0
     sent: Headers = ()
     parts: list[bytes] = []
-    unread = True
 
-    async def receive() -> Message:
-        nonlocal unread
-        if unread:
-            unread = False
-            return {"type": "http.request", "body": body, "more_body": False}
+    async def receive_more() -> Message:
         await anyio.sleep_forever()
         raise AssertionError("unreachable")
 
@@ -98,7 +101,7 @@ async def ask(app: ASGIApp, path: str, headers: Headers, body: bytes) -> BatchRe
         "client": None,
         "server": None,
     }
-    await app(scope, receive, send)
+    await app(scope, replay_body(body, receive_more, complete=True), send)
     return BatchReply(status, sent, b"".join(parts))
 
 
@@ -237,22 +240,30 @@ class BatchRun:
         self._changed.set()
 
     async def run(self) -> None:
-        """Ask all requests that have no answer yet. Raises HeadstartError."""
+        """Ask all requests that have no answer yet. An error of the provider's batches stops it."""
         await self._ask_waiting()
-        while self.tier is not None and self._deferred and self.stopped_by is None:
-            settled = await self.tier.settle(self._sleep)
-            deferred, self._deferred = self._deferred, []
-            if settled:
-                self._settled = {each.call for each, _ in deferred}
-                for request, digest in deferred:
-                    error = self.tier.error(digest)
-                    if error is None:
-                        self._waiting.append(request)
-                    else:
-                        self._keep(request, BatchReply(error[0], (), error[1]), "", None)
-                await self._ask_waiting()
-                if self.stopped_by is None:
-                    await self.tier.close_round()
+        try:
+            while self.tier is not None and self._deferred and self.stopped_by is None:
+                await self._ask_in_batches(self.tier)
+        except HeadstartError as error:
+            self.stop(str(error))
+
+    async def _ask_in_batches(self, tier: BatchTier) -> None:
+        """Ask the deferred requests in batches of the provider. Raises HeadstartError."""
+        settled = await tier.settle(self._sleep)
+        deferred, self._deferred = self._deferred, []
+        if not settled:
+            return
+        self._settled = {each.call for each, _ in deferred}
+        for request, digest in deferred:
+            error = tier.desk.error(digest)
+            if error is None:
+                self._waiting.append(request)
+            else:
+                self._keep(request, BatchReply(error.status, (), error.body), "", None)
+        await self._ask_waiting()
+        if self.stopped_by is None:
+            await tier.close_round()
 
     async def _sleep(self, seconds: float) -> bool:
         """Wait for these seconds; return False if the run is stopped meanwhile."""
@@ -531,8 +542,5 @@ def _is_hopeless(booked: Served | None) -> bool:
 
 def error_text(reply: BatchReply) -> str:
     """Return the message of an error, or the status if it has none."""
-    try:
-        document: Any = msgspec.json.decode(reply.body)
-        return f"{reply.status}: {document['error']['message']}"
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return f"status {reply.status}"
+    message = error_message(reply.body)
+    return f"status {reply.status}" if message is None else f"{reply.status}: {message}"

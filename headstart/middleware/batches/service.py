@@ -394,8 +394,9 @@ class BatchService:
         """Start the batches of an owner that no process runs."""
         if time.monotonic() < self._looks_at.get(owner, 0.0):
             return
+        batches = await asyncio.to_thread(self.folder.listed, owner, KeptBatch)
         self._looks_at[owner] = math.inf
-        for batch in await asyncio.to_thread(self.folder.listed, owner, KeptBatch):
+        for batch in batches:
             if not batch.has_ended and batch.id not in self._tasks:
                 self._start(owner, batch, scope)
 

@@ -48,6 +48,7 @@ MOST_STATES = 1024
 """Most states that are kept in memory."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UpstreamState:
     """Health and limits of one (upstream, model, key).
 
@@ -56,20 +57,12 @@ class UpstreamState:
     ``queue``, which is a fair lock. ``answered_at`` is the time of the last answer.
     """
 
-    __slots__ = ("answered_at", "breaker", "limits", "lock", "queue", "queued")
-
-    def __init__(
-        self,
-        breaker: CircuitBreaker | None = None,
-        limits: RateLimits | None = None,
-        lock: AbstractContextManager[None] = _NO_LOCK,
-    ) -> None:
-        self.breaker = CircuitBreaker() if breaker is None else breaker
-        self.limits = RateLimits() if limits is None else limits
-        self.lock = lock
-        self.queue = asyncio.Lock()
-        self.queued = 0
-        self.answered_at = -math.inf
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    limits: RateLimits = field(default_factory=RateLimits)
+    lock: AbstractContextManager[None] = _NO_LOCK
+    queue: asyncio.Lock = field(default_factory=asyncio.Lock)
+    queued: int = 0
+    answered_at: float = -math.inf
 
 
 class UpstreamStates:

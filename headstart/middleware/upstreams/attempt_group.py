@@ -36,7 +36,7 @@ from headstart.policies.routing.schedule import (
 from headstart.reply import AnswerWithheld, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 
     from headstart.interfaces import Candidate, Upstream
     from headstart.policies.routing.failures import RetryBudget
@@ -89,13 +89,8 @@ class ParallelAttempts:
 
     async def close(self, error: BaseException | None) -> None:
         """Close the winner's call, abort all others, and wait for the end of all."""
-        for task in self._members:
-            if error is None and task is self._winner:
-                task.release()
-            else:
-                task.cancel()
         try:
-            await all_ended(self._members)
+            await close_calls(self._members, self._winner, error)
         finally:
             # The calls and the answer refer to this object. This cycle would keep them in memory.
             self._members.clear()
@@ -204,8 +199,11 @@ class AttemptErrors:
             )
         last = outlasts_sdk or len(self._asked) > 1
         if isinstance(best, UpstreamRefused):
-            return _without_sdk_retry(best) if last else best
-        if isinstance(best, UpstreamError):
+            if last:
+                best.queues = False
+                kept = tuple(pair for pair in best.headers if pair[0] != _NO_SDK_RETRY[0])
+                best.headers = (*kept, _NO_SDK_RETRY)
+        elif isinstance(best, UpstreamError):
             best.sdk_may_retry = not last and classify_failure(best, 0.0).retry_here
         return best
 
@@ -226,21 +224,6 @@ def _wait_s(error: UpstreamUnavailable) -> float:
     return float("inf") if error.retry_after_s is None else error.retry_after_s
 
 
-def _without_sdk_retry(error: UpstreamRefused) -> UpstreamRefused:
-    """Return the error with the header that tells SDKs not to retry."""
-    kept = tuple(pair for pair in error.headers if pair[0] != _NO_SDK_RETRY[0])
-    refusal = UpstreamRefused(
-        str(error),
-        status=error.status,
-        headers=(*kept, _NO_SDK_RETRY),
-        body=error.body,
-        code=error.code,
-        upstream=error.upstream,
-    )
-    refusal.__cause__ = error
-    return refusal
-
-
 SCARCE = 0.5
 """An upstream does not start in a race if less than this share of a rate limit is left."""
 
@@ -254,7 +237,20 @@ class _AskingOrder(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class AttemptGroup:
+class _Group:
+    """Several candidates that answer as one."""
+
+    name: str
+    members: Sequence[Candidate]
+
+    def __post_init__(self) -> None:
+        # The identity is that of the members, whichever member, key or strategy answers.
+        self.identity = ",".join(sorted({each.identity for each in self.members}))
+        self.names = frozenset[str]().union(*(each.names for each in self.members))
+
+
+@dataclass(eq=False, repr=False)
+class AttemptGroup(_Group):
     """Asks members until one of them answers: it wins, and the calls of the others are cancelled.
 
     Members are candidates, so groups nest. Closing the reply ends every call that was made. If no
@@ -262,19 +258,12 @@ class AttemptGroup:
     hedges, ``retrying`` retries; ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1).
     """
 
-    name: str
-    members: Sequence[Candidate]
     strategy: Strategy
     _: KW_ONLY
     extra: ExtraBudget
     retrying: RetryBudget
     draw: Callable[[], float]
     clock: Callable[[], float]
-
-    def __post_init__(self) -> None:
-        # The identity is that of the members, whichever member, key or strategy answers.
-        self.identity = ",".join(sorted({each.identity for each in self.members}))
-        self.names = frozenset[str]().union(*(each.names for each in self.members))
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate of the member that would be asked first.
@@ -302,8 +291,7 @@ class AttemptGroup:
         first = self._first(call, allowed)
         if first is None:
             self.retrying.earn(now)
-            order = self._order(call, allowed)
-            starts, errors = self._starts(call, order), AttemptErrors(order.members)
+            starts, errors = self._starts(call, self._order(call, allowed))
             if starts.side_by_side or self.strategy.first_complete:
                 return await self._side_by_side(call, starts, errors)
             return await self._in_turn(call, starts, errors)
@@ -315,8 +303,7 @@ class AttemptGroup:
             return await self.members[first].send(asked)
         except HeadstartError as error:
             # The first member failed. Only now the order of the others is needed.
-            order = self._order(call, allowed, first)
-            starts, errors = self._starts(call, order), AttemptErrors(order.members)
+            starts, errors = self._starts(call, self._order(call, allowed, first))
             starts.due(asyncio.get_running_loop().time())
             self._failed(starts, errors, first, error)
         return await self._in_turn(call, starts, errors)
@@ -438,7 +425,8 @@ class AttemptGroup:
             return 1
         return max(1, sum(self._races(each) for each in estimates))
 
-    def _starts(self, call: Call, order: _AskingOrder) -> AttemptSchedule:
+    def _starts(self, call: Call, order: _AskingOrder) -> tuple[AttemptSchedule, AttemptErrors]:
+        """Return the schedule of the attempts, and the place for their errors."""
         now, estimates = asyncio.get_running_loop().time(), order.estimates
         awaited_until = call.awaited_until
         hedge_after_s, waste_usd = None, 0.0
@@ -451,7 +439,7 @@ class AttemptGroup:
                 floor_s=self.strategy.hedge_floor_s,
                 deadline_in_s=None if awaited_until is None else awaited_until - now,
             )
-        return AttemptSchedule(
+        schedule = AttemptSchedule(
             order.members,
             AttemptRules(self.strategy.retries, self._racing_count(estimates), hedge_after_s),
             now,
@@ -463,6 +451,7 @@ class AttemptGroup:
                 zip(order.members, (each.context_tokens for each in estimates), strict=False)
             ),
         )
+        return schedule, AttemptErrors(order.members)
 
     def _may_retry(self, call: Call, *, none_left: bool) -> bool:
         if len(self.members) == 1 and is_sdk_retry(call):
@@ -583,22 +572,34 @@ class CallTask:
             self.changed(self)
 
 
-async def all_ended(tasks: Iterable[CallTask]) -> None:
-    """Wait until all calls were closed, even if the waiting task is cancelled meanwhile."""
+async def close_calls(
+    tasks: Collection[CallTask], served: CallTask | None, error: BaseException | None
+) -> None:
+    """Close the served call, abort all others, and wait until all were closed.
+
+    After an ``error`` the served call is aborted, too. If the waiting task is cancelled, it goes on
+    waiting.
+    """
+    for task in tasks:
+        if error is None and task is served:
+            task.release()
+        else:
+            task.cancel()
     cancelled: asyncio.CancelledError | None = None
     for task in tasks:
         while True:
             try:
                 await task.ended()
-            except asyncio.CancelledError as error:
-                cancelled = error
+            except asyncio.CancelledError as cancellation:
+                cancelled = cancellation
             else:
                 break
     if cancelled is not None:
         raise cancelled
 
 
-class RelayedInTurn:
+@dataclass(eq=False, repr=False)
+class RelayedInTurn(_Group):
     """Asks upstreams of one dialect in their order, whatever the strategy of the route.
 
     No upstream is asked twice, and no two at the same time, because a relayed call may create
@@ -607,14 +608,8 @@ class RelayedInTurn:
     that fail at present are asked last. ``draw`` returns random numbers in [0, 1).
     """
 
-    def __init__(
-        self, name: str, members: Sequence[Candidate], *, draw: Callable[[], float]
-    ) -> None:
-        self.name = name
-        self.identity = ",".join(sorted({each.identity for each in members}))
-        self.names = frozenset().union(*(each.names for each in members))
-        self._members = tuple(members)
-        self._draw = draw
+    _: KW_ONLY
+    draw: Callable[[], float]
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate of the upstream that would be asked first."""
@@ -646,8 +641,8 @@ class RelayedInTurn:
         raise errors.most_useful()
 
     def _ordered(self, call: Call) -> list[Candidate]:
-        members = [each for each in self._members if not each.names <= call.avoid]
+        members = [each for each in self.members if not each.names <= call.avoid]
         if len(members) < 2:
             return members
         estimates = [each.estimate(call) for each in members]
-        return [members[place] for place in as_given(estimates, draw=self._draw)]
+        return [members[place] for place in as_given(estimates, draw=self.draw)]

@@ -31,10 +31,11 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamUnreachable,
 )
-from headstart.middleware.batches.journal import Submission
+from headstart.middleware.batches.journal import Submission, error_message
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import OutgoingRequest, pieces_of, read_head
 from headstart.reply import Reply, Transcript
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
@@ -206,8 +207,9 @@ class BatchedUpstream(HTTPUpstream):
                 f"upstream {self.name}: {method} {path} failed: {type(error).__name__}"
             ) from error
         if response.status >= 300:
+            said = error_message(read) or "without a message"
             raise UpstreamRefused(
-                f"upstream {self.name}: {method} {path}: {response.status}: {_message(read)}",
+                f"upstream {self.name}: {method} {path}: {response.status}: {said}",
                 status=response.status,
                 headers=(),
                 body=read,
@@ -215,14 +217,6 @@ class BatchedUpstream(HTTPUpstream):
                 upstream=self.name,
             )
         return read
-
-
-def _message(body: bytes) -> str:
-    try:
-        document: Any = msgspec.json.decode(body)
-        return str(document["error"]["message"])
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return "without a message"
 
 
 # --- the endpoints ---------------------------------------------------------------------------
@@ -271,21 +265,21 @@ def endpoint_of(call: BatchedCall) -> BatchEndpoint:
 class _EndpointForm:
     """The common part of both endpoints."""
 
+    most, most_bytes = 50_000, 150 * 2**20
+
     def __init__(self, call: BatchedCall) -> None:
         self._call = call
 
-    async def _ask(self, method: str, path: str, body: bytes | None = None, query: str = "") -> Any:
-        read = await self._read(method, path, body, query)
+    async def _ask(self, method: str, path: str, body: bytes | None = None, **more: str) -> Any:
+        read = await self._read(method, path, body, **more)
         try:
             return msgspec.json.decode(read)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise self._unreadable(path) from error
 
-    async def _read(
-        self, method: str, path: str, body: bytes | None = None, query: str = ""
-    ) -> bytes:
+    async def _read(self, method: str, path: str, body: bytes | None = None, **more: str) -> bytes:
         call = self._call
-        return await call.upstream.exchange(method, path, call.headers, body, query=query)
+        return await call.upstream.exchange(method, path, call.headers, body, **more)
 
     def _unreadable(self, path: str) -> UpstreamProtocolError:
         name = self._call.upstream.name
@@ -302,10 +296,22 @@ class _EndpointForm:
                 return
             query = f"limit=100&{after}={quote(page['data'][-1]['id'], safe='')}"
 
+    async def _rows(self, path: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
+        """Yield name and answer of each line of a file of results."""
+        for line in (await self._read("GET", path)).splitlines():
+            try:
+                row = msgspec.json.decode(line)
+                found = row["custom_id"], self._answer(row)
+            except (*UNDECODABLE, KeyError, TypeError) as error:
+                raise self._unreadable(path) from error
+            yield found
+
+    def _answer(self, row: dict[str, Any]) -> BatchedAnswer:
+        """Return the answer in a line. Raises KeyError or TypeError for another form."""
+        raise NotImplementedError
+
 
 class _OpenAI(_EndpointForm):
-    most, most_bytes = 50_000, 150 * 2**20
-
     async def submit(self, token: str, calls: Mapping[str, BatchedCall]) -> str:
         path = self._call.path
         lines = [
@@ -317,10 +323,9 @@ class _OpenAI(_EndpointForm):
         boundary = f"headstart-{token}"
         body = _form(boundary, f"headstart-{token}.jsonl", b"\n".join(lines) + b"\n")
         kind = f"multipart/form-data; boundary={boundary}"
-        upstream, headers = self._call.upstream, self._call.headers
-        read = await upstream.exchange("POST", "/v1/files", headers, body, kind)
+        file = await self._ask("POST", "/v1/files", body, content_type=kind)
         asked = {
-            "input_file_id": msgspec.json.decode(read)["id"],
+            "input_file_id": file["id"],
             "endpoint": path,
             "completion_window": WINDOW,
             "metadata": {MARK: token},
@@ -354,28 +359,20 @@ class _OpenAI(_EndpointForm):
 
     async def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
         batch = await self._ask("GET", f"/v1/batches/{id}")
-        for file in (batch.get("output_file_id"), batch.get("error_file_id")):
-            if file:
-                path = f"/v1/files/{file}/content"
-                for line in (await self._read("GET", path)).splitlines():
-                    yield self._row(path, line)
+        for file in filter(None, (batch.get("output_file_id"), batch.get("error_file_id"))):
+            async for row in self._rows(f"/v1/files/{file}/content"):
+                yield row
 
-    def _row(self, path: str, line: bytes) -> tuple[str, BatchedAnswer]:
-        try:
-            row = msgspec.json.decode(line)
-            response = row.get("response")
-            if response:
-                body = msgspec.json.encode(response["body"])
-                return row["custom_id"], BatchedAnswer(response["status_code"], body)
-            error = row["error"] or {}
-            message = _GONE.get(str(error.get("code")), error.get("message"))
-            return row["custom_id"], _failed(message)
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise self._unreadable(path) from error
+    def _answer(self, row: dict[str, Any]) -> BatchedAnswer:
+        response = row.get("response")
+        if response:
+            body = msgspec.json.encode(response["body"])
+            return BatchedAnswer(response["status_code"], body)
+        error = row["error"] or {}
+        return _failed(_GONE.get(str(error.get("code")), error.get("message")))
 
 
 class _Anthropic(_EndpointForm):
-    most, most_bytes = 50_000, 150 * 2**20
     _PATH = "/v1/messages/batches"
 
     async def submit(self, token: str, calls: Mapping[str, BatchedCall]) -> str:  # noqa: ARG002 - in the names
@@ -409,30 +406,23 @@ class _Anthropic(_EndpointForm):
         done = sum(counts.values()) - counts["processing"]
         return BatchState(done, batch["processing_status"] == "ended")
 
-    async def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
+    def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
         # Not results_url: the key goes to the configured address alone.
-        path = f"{self._PATH}/{id}/results"
-        for line in (await self._read("GET", path)).splitlines():
-            yield self._row(path, line)
+        return self._rows(f"{self._PATH}/{id}/results")
 
-    def _row(self, path: str, line: bytes) -> tuple[str, BatchedAnswer]:
-        try:
-            row = msgspec.json.decode(line)
-            result = row["result"]
-            match result["type"]:
-                case "succeeded":
-                    answer = BatchedAnswer(200, msgspec.json.encode(result["message"]))
-                case "errored":
-                    kind = result["error"]["error"]["type"]
-                    status = 400 if kind == "invalid_request_error" else 500
-                    answer = BatchedAnswer(status, msgspec.json.encode(result["error"]))
-                case "expired":
-                    answer = _failed(_GONE["batch_expired"])
-                case other:
-                    answer = _failed(f"the provider says that it is {other}")
-            return row["custom_id"], answer
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise self._unreadable(path) from error
+    def _answer(self, row: dict[str, Any]) -> BatchedAnswer:
+        result = row["result"]
+        match result["type"]:
+            case "succeeded":
+                return BatchedAnswer(200, msgspec.json.encode(result["message"]))
+            case "errored":
+                kind = result["error"]["error"]["type"]
+                status = 400 if kind == "invalid_request_error" else 500
+                return BatchedAnswer(status, msgspec.json.encode(result["error"]))
+            case "expired":
+                return _failed(_GONE["batch_expired"])
+            case other:
+                return _failed(f"the provider says that it is {other}")
 
 
 LOOK_S = 30.0
@@ -478,7 +468,7 @@ class BatchTier:
     """
 
     def __init__(self, desk: BatchDesk, journal: BatchJournal) -> None:
-        self._desk = desk
+        self.desk = desk
         self._journal = journal
         self._calls: dict[str, list[BatchedCall]] = defaultdict(list)
         """The calls that wait, by their digests."""
@@ -494,16 +484,12 @@ class BatchTier:
 
         The call is submitted with the next batch, but not ``again``.
         """
-        call = self._desk.waiting.pop(request, None)
+        call = self.desk.waiting.pop(request, None)
         if call is None:
             return None
         if not again:
             self._calls[call.digest].append(call)
         return call.digest
-
-    def error(self, digest: str) -> tuple[int, bytes] | None:
-        """Return status and body of the error that the provider gave to a call."""
-        return self._desk.error(digest)
 
     async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
         """Submit all calls that wait, and take the answers; return False if the run was stopped.
@@ -525,10 +511,12 @@ class BatchTier:
         return ended
 
     async def close_round(self) -> None:
-        """Note that the answers are in the journal: what failed may be submitted again."""
+        """Note that the answers are in the journal: what failed may be submitted again.
+
+        Raises HeadstartError.
+        """
         for each in self._taken:
-            done = msgspec.structs.replace(each, over=True)
-            await asyncio.to_thread(self._journal.submit, done)
+            await self._note(msgspec.structs.replace(each, over=True))
         self._taken = []
 
     # --- submissions -------------------------------------------------------------------------
@@ -635,7 +623,7 @@ class BatchTier:
             return [row async for row in each.endpoint.results(each.submission.batch or "")]
 
         for name, answer in await _retried(read):
-            self._desk.answered(name.split("-")[1], answer)
+            self.desk.answered(name.split("-")[1], answer)
 
 
 def _named(token: str, calls: Iterable[BatchedCall]) -> Iterator[tuple[str, BatchedCall]]:

@@ -7,7 +7,7 @@ share of the drafts with a score is good.
 from __future__ import annotations
 
 import inspect
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -23,7 +23,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.middleware.upstreams.accounting import classify_failure
-from headstart.middleware.upstreams.attempt_group import AttemptErrors, CallTask, all_ended
+from headstart.middleware.upstreams.attempt_group import AttemptErrors, CallTask, close_calls
 from headstart.observe import logger
 from headstart.policies.agreement.judge import judge
 from headstart.policies.drafts import (
@@ -42,7 +42,7 @@ from headstart.policies.drafts import (
     start_both,
     veto_draft,
 )
-from headstart.reply import HELD_BYTES, Reply, Transcript
+from headstart.reply import HELD_BYTES, Reply, Transcript, read_up_to
 from headstart.types import Call, ChatRequest, Completion, Ended, LogprobsDelta, Piece, Started
 
 if TYPE_CHECKING:
@@ -72,13 +72,9 @@ async def read_draft(reply: Reply, now: float) -> Draft:
 
     Raises UpstreamError, also if the draft is too long to be kept.
     """
-    pieces: list[Piece] = []
-    size = 0
-    async for piece in reply.pieces:
-        pieces.append(piece)
-        size += len(piece.data)
-        if size > HELD_BYTES:
-            raise UpstreamProtocolError(f"the draft of upstream {reply.upstream} is too long")
+    pieces, is_whole = await read_up_to(reply, HELD_BYTES)
+    if not is_whole:
+        raise UpstreamProtocolError(f"the draft of upstream {reply.upstream} is too long")
     return Draft(reply, pieces, finished_answer(reply.transcript, now))
 
 
@@ -175,22 +171,11 @@ class CascadeOrder(Enum):
     """The strong model answers. The draft is compared with its answer, to learn from it."""
 
 
-class CascadeParts(NamedTuple):
-    """The parts of a cascade that all its calls share."""
-
-    fast: Candidate
-    slow: Candidate
-    panel: JudgePanel
-    clock: Callable[[], float]
-    refusing_logprobs: set[str]
-    """Models that refused log-probabilities."""
-
-
 @dataclass(eq=False, repr=False)
 class CascadeRun:
     """Makes the calls of one request, each in a task of its own."""
 
-    parts: CascadeParts
+    cascade: Cascade
     call: Call
     dialect: Dialect
     order: CascadeOrder
@@ -229,14 +214,14 @@ class CascadeRun:
                 raise self._errors.most_useful()
             return self._live(reply)
         second = await self._read_second()
-        verdict = await self.parts.panel.judge_draft(self._request, draft.answer, second)
+        verdict = await self.cascade.panel.judge_draft(self._request, draft.answer, second)
         if verdict.decision.accept:
             return self._serve(draft, FAST_MARK)
         return await self._escalate(draft, verdict)
 
     async def _escalate(self, draft: Draft, verdict: DraftVerdict) -> Reply:
         async def teach(strong: Completion) -> None:
-            self.parts.panel.learn(self._request, draft.answer, verdict, strong)
+            self.cascade.panel.learn(self._request, draft.answer, verdict, strong)
 
         assert self._draft is not None
         passes = False
@@ -255,13 +240,8 @@ class CascadeRun:
 
     async def close(self, error: BaseException | None = None) -> None:
         """Close the served call, abort all others, and wait for the end of all."""
-        for task in self._tasks:
-            if error is None and task is self._served:
-                task.release()
-            else:
-                task.cancel()
         try:
-            await all_ended(self._tasks)
+            await close_calls(self._tasks, self._served, error)
         finally:
             self._set_outcomes_of_others()
 
@@ -272,9 +252,9 @@ class CascadeRun:
         field = self.dialect.logprobs_field
         if field is not None and self._may_ask_logprobs():
             call = asking_logprobs(call, field)
-        self._draft = self._ask(self.parts.fast, call, role, whole=True)
-        if self.parts.panel.compares and role is AttemptRole.DRAFT:
-            self._second = self._ask(self.parts.fast, call, AttemptRole.JUDGE, whole=True)
+        self._draft = self._ask(self.cascade.fast, call, role, whole=True)
+        if self.cascade.panel.compares and role is AttemptRole.DRAFT:
+            self._second = self._ask(self.cascade.fast, call, AttemptRole.JUDGE, whole=True)
 
     def _asks_logprobs(self, task: CallTask) -> bool:
         """Tell whether a call asks for log-probabilities that its client did not ask for."""
@@ -283,10 +263,10 @@ class CascadeRun:
     def _may_ask_logprobs(self) -> bool:
         request = self._request
         return (
-            self.parts.panel.reads_logprobs
+            self.cascade.panel.reads_logprobs
             and self.call.editable
             and not request.logprobs
-            and request.model not in self.parts.refusing_logprobs
+            and request.model not in self.cascade.refusing_logprobs
         )
 
     def _ask_slow(self, role: AttemptRole) -> None:
@@ -297,7 +277,7 @@ class CascadeRun:
         call = msgspec.structs.replace(
             self.call, streamed_upstream=self.call.streamed_upstream or streamed
         )
-        self._slow = self._ask(self.parts.slow, call, role)
+        self._slow = self._ask(self.cascade.slow, call, role)
 
     def _ask(
         self, member: Candidate, call: Call, role: AttemptRole, *, whole: bool = False
@@ -325,12 +305,12 @@ class CascadeRun:
         """Return the whole draft, or None if it failed."""
         assert self._draft is not None
         try:
-            return await read_draft(await self._draft.answer(), self.parts.clock())
+            return await read_draft(await self._draft.answer(), self.cascade.clock())
         except HeadstartError as error:
             refused = isinstance(error, UpstreamRefused) and error.status in (400, 422)
             if self._asks_logprobs(self._draft) and (refused or isinstance(error, InvalidRequest)):
                 # The model may refuse the field that we added.
-                self.parts.refusing_logprobs.add(self._request.model)
+                self.cascade.refusing_logprobs.add(self._request.model)
                 self._ask_fast(AttemptRole(self._draft.call.role))
                 return await self._read_draft()
             self._note_error(_FAST, error)
@@ -341,13 +321,13 @@ class CascadeRun:
         if self._second is None:
             return None
         try:
-            second = await read_draft(await self._second.answer(), self.parts.clock())
+            second = await read_draft(await self._second.answer(), self.cascade.clock())
         except HeadstartError:
             return None
         return second.answer
 
     def _note_error(self, member: int, error: HeadstartError) -> None:
-        failure = classify_failure(error, self.parts.clock())
+        failure = classify_failure(error, self.cascade.clock())
         blames_caller = not (failure.fail_over or failure.retry_here)
         self._errors.add(member, error, blames_caller=blames_caller)
 
@@ -356,10 +336,7 @@ class CascadeRun:
     def _serve(self, draft: Draft, mark: str, *, storable: bool = True) -> Reply:
         """Answer with a draft, and cancel the strong model's call."""
         assert self._draft is not None
-        self._served = self._draft
-        self._set_outcomes_of_others()
-        for other in self._others:
-            other.cancel()
+        self._serve_only(self._draft)
         if self._asks_logprobs(self._draft):
             draft = strip_logprobs(draft, self.call, self.dialect)
         reply = _add_mark(draft.reply, mark, storable=storable)
@@ -370,24 +347,29 @@ class CascadeRun:
 
     def _live(self, reply: Reply, teach: _Teach | None = None) -> Reply:
         """Answer with the strong model's stream. At its end, ``teach`` learns from it."""
-        self._served = self._slow
-        if self.order is not CascadeOrder.CHECK:
-            self._set_outcomes_of_others()
-            for other in self._others:
-                other.cancel()
-
         assert self._slow is not None
+        if self.order is CascadeOrder.CHECK:
+            self._served = self._slow
+        else:
+            self._serve_only(self._slow)
         _add_mark(self._slow.hand_on(self.close), SLOW_MARK)
-        if teach is not None and self.parts.panel.scores:
+        if teach is not None and self.cascade.panel.scores:
             reply.filter(self._teach_after(reply, reply.pieces, teach))
         return reply
+
+    def _serve_only(self, task: CallTask) -> None:
+        """Let this call answer, and cancel all others."""
+        self._served = task
+        self._set_outcomes_of_others()
+        for other in self._others:
+            other.cancel()
 
     async def _teach_after(
         self, reply: Reply, pieces: AsyncIterator[Piece], teach: _Teach
     ) -> AsyncGenerator[Piece]:
         async for piece in pieces:
             yield piece
-        strong = finished_answer(reply.transcript, self.parts.clock())
+        strong = finished_answer(reply.transcript, self.cascade.clock())
         if strong is not None:
             await teach(strong)
 
@@ -400,7 +382,7 @@ class CascadeRun:
         draft, second = await self._read_draft(), await self._read_second()
         if draft is None:
             return
-        panel = self.parts.panel
+        panel = self.cascade.panel
         hard = panel.finds_hard(self._request)
         verdict = await panel.judge_draft(self._request, draft.answer, second)
         rare = hard or verdict.decision.accept
@@ -449,10 +431,12 @@ class Cascade:
     strategy: Strategy
     _: KW_ONLY
     draw: Callable[[], float]
-    clock: InitVar[Callable[[], float]]
+    clock: Callable[[], float]
+    refusing_logprobs: set[str] = field(default_factory=set)
+    """Models that refused log-probabilities."""
     _escalations: Escalations = field(default_factory=Escalations)
 
-    def __post_init__(self, clock: Callable[[], float]) -> None:
+    def __post_init__(self) -> None:
         fast, slow, strategy = self.fast, self.slow, self.strategy
         judges = [each.ask for each in strategy.judges]
         # A stricter cascade must not get from the cache what another one has accepted.
@@ -461,7 +445,6 @@ class Cascade:
         self.identity = f"cascade({fast.identity},{slow.identity},{terms})"
         self.names = fast.names | slow.names
         self.panel = JudgePanel(strategy.judge, strategy.min_confidence, judges)
-        self._parts = CascadeParts(fast, slow, self.panel, clock, set())
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate: that of a draft, and the strong model's times its usual share."""
@@ -491,7 +474,7 @@ class Cascade:
             member, asked, mark = alone
             return _add_mark(await member.send(asked), mark, storable=mark == SLOW_MARK)
         order = self._choose_order(call)
-        run = CascadeRun(self._parts, call, DIALECTS[call.dialect], order)
+        run = CascadeRun(self, call, DIALECTS[call.dialect], order)
         try:
             reply = await run.answer()
         except BaseException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headstart.attempts import AttemptRole, RoutingEstimate
@@ -21,7 +22,7 @@ from headstart.middleware.shared_flights import (
 from headstart.middleware.upstreams.outgoing import pieces_of
 from headstart.policies.routing.schedule import ANY_WAIT, JoinTerms, join_terms, twin_wait_s
 from headstart.reply import Reply, Transcript, read_whole, replayed
-from headstart.types import Call, Entry, Headers, Lease, Origin, Piece
+from headstart.types import Call, Entry, Headers, Lease, Piece
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -74,10 +75,11 @@ class WaitingCall(NamedTuple):
         reader, transcript = body_reader(status, headers, self.dialect), Transcript()
         pieces = pieces_of(body, reader, transcript)
         reply = Reply(entry.origin.upstream, status, headers, pieces, transcript=transcript)
-        reply.followed = _Stored(entry.origin)
+        reply.followed = entry
         return reply
 
 
+@dataclass(eq=False, repr=False)
 class FollowedCall:
     """The upstream of a call that another process makes.
 
@@ -85,58 +87,47 @@ class FollowedCall:
     the answer is rescued: ``rescued`` puts a rescue around a candidate.
     """
 
-    def __init__(
-        self,
-        flights: SharedFlights,
-        claim: LeaseClaim,
-        flight: Flight,
-        waiting: WaitingCall,
-        rescued: Callable[[Candidate], Upstream] | None,
-    ) -> None:
-        assert claim.elsewhere is not None
-        self._flights = flights
-        self._lease = claim.elsewhere
-        self._exact = claim.exact
-        self._form = claim.form
-        self._flight = flight
-        self._waiting = waiting
-        self._rescued = rescued
+    flights: SharedFlights
+    claim: LeaseClaim
+    flight: Flight
+    waiting: WaitingCall
+    rescued: Callable[[Candidate], Upstream] | None
 
     @property
     def name(self) -> str:
         """The name of the upstream that would be asked."""
-        return self._waiting.inner.name
+        return self.waiting.inner.name
 
     async def send(self, call: Call) -> Reply:
         """Follow the owner of the lease, and each process that takes it over.
 
         Raises UpstreamError.
         """
-        lease = self._lease
+        lease = self.claim.elsewhere
+        assert lease is not None
         for _ in range(MOST_OWNERS):
             try:
                 return await self._follow(lease, call)
             except OwnerLost as lost:
                 if not lost.again:
                     break
-            found = await self._flights.take_over(self._exact, lease)
+            found = await self.flights.take_over(self.claim.exact, lease)
             if isinstance(found, Entry):
-                reply = self._waiting.stored(found)
+                reply = self.waiting.stored(found)
                 if reply is not None:
                     return reply
             elif isinstance(found, OwnedCall):
-                found.begin(self._flight, self._form)
+                found.begin(self.flight, self.claim.form)
             if not isinstance(found, Lease):
                 break
             lease = found
-        return await self._waiting.inner.send(call)
+        return await self.waiting.inner.send(call)
 
     async def _follow(self, lease: Lease, call: Call) -> Reply:
         """Return the answer of a lease's owner. Raises OwnerLost before the first content."""
-        source = _OwnersAnswer(self._flights, lease, self._form, self._waiting)
-        if self._rescued is None:
-            return await source.send(call)
-        return await self._rescued(source).send(call)
+        source = _OwnersAnswer(self.flights, lease, self.claim.form, self.waiting)
+        upstream = source if self.rescued is None else self.rescued(source)
+        return await upstream.send(call)
 
 
 class AwaitedTwin:
@@ -171,12 +162,6 @@ class AwaitedTwin:
             call.log.book(attempt)
         reply = None if twin.entry is None else waiting.stored(twin.entry)
         return await waiting.inner.send(call) if reply is None else reply
-
-
-class _Stored(NamedTuple):
-    """A ``FollowedAnswer`` that is whole."""
-
-    origin: Origin
 
 
 class _OwnersAnswer:

@@ -10,7 +10,7 @@ import sys
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import aiohttp
@@ -366,7 +366,7 @@ class HTTPUpstream:
         _, *further = spoken_dialects(settings.speaks, settings.further)
         self._further = frozenset(each.name for each in further)
         self._base = URL(settings.base_url.rstrip("/"))
-        self._urls: dict[bytes, URL] = {}
+        self._kept_url = lru_cache(MOST_URLS)(self._url)
         # ``sock_connect`` alone does not bound the search for the address.
         self._timeout = aiohttp.ClientTimeout(
             connect=settings.connect_s, sock_connect=settings.connect_s, sock_read=FIRST_BYTE_S
@@ -418,19 +418,15 @@ class HTTPUpstream:
 
     def url(self, path: bytes, query: bytes) -> URL:
         """Return the address of a request's path at the provider (``path_below``)."""
-        known = None if query else self._urls.get(path)
-        if known is not None:
-            return known
+        # A query may contain a secret, so it is not kept.
+        is_kept = not query and len(path) <= LONGEST_PATH
+        return (self._kept_url if is_kept else self._url)(path, query)
+
+    def _url(self, path: bytes, query: bytes) -> URL:
         raw = path_below(self._base.raw_path, to_text(path), self._settings.speaks)
         if query:
             raw += "?" + to_text(query)
-        url = URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
-        # A query may contain a secret, so it is not kept.
-        if not query and len(path) <= LONGEST_PATH:
-            if len(self._urls) >= MOST_URLS:
-                self._urls.clear()
-            self._urls[path] = url
-        return url
+        return URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
 
     async def send(self, call: Call) -> Reply:
         """Send the call, with ``call.upload`` as it arrives.
@@ -724,10 +720,8 @@ class HTTPUpstream:
     def _keep_warm(self) -> None:
         """Replace a connection that a cancelled answer has cost, as happens with HTTP/1.1."""
         session = self._session
-        if self._spawn is None or self._warming or session is None or session.closed:
-            return
-        self._warming = True
-        self._spawn(self._warm, session)
+        if self._spawn is not None and session is not None and not session.closed:
+            self.connect_early(self._spawn)
 
     def connect_early(self, spawn: Spawn) -> None:
         """Open a connection for a call that is about to come."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -34,7 +35,7 @@ from headstart.policies.routing.rate_limits import (
 from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headstart.interfaces import SwapStore
     from headstart.middleware.concurrency import Spawn
@@ -71,21 +72,19 @@ class Counted(NamedTuple):
     taken: Taken = NOTHING_TAKEN
 
 
+@dataclass(slots=True, eq=False)
 class _TakenCall:
     """A call that is counted. Its ``taken`` is filled in once the store has counted it."""
 
-    def __init__(
-        self, tokens: int, answer: asyncio.Future[Counted | None] | None = None, calls: int = 1
-    ) -> None:
-        self.tokens = tokens
-        self.answer = answer
-        """Set if the call waits for the store; its result is None if the store failed."""
-        self.calls = calls
-        """The number of calls that must fit: this one and those before it in the queue."""
-        self.taken: Taken = {}
-        self.wait_s = 0.0
+    tokens: int
+    answer: asyncio.Future[Counted | None] | None = None
+    """Set if the call waits for the store; its result is None if the store failed."""
+    calls: int = 1
+    """The number of calls that must fit: this one and those before it in the queue."""
+    taken: Taken = field(default_factory=dict)
+    wait_s: float = 0.0
 
-    def apply(self, limits: RateLimits, now: float) -> None:
+    def __call__(self, limits: RateLimits, now: float) -> None:
         """Count the call, if it fits or was made already."""
         self.taken.clear()
         if self.answer is not None:
@@ -97,40 +96,8 @@ class _TakenCall:
         self.taken.update(limits.take(self.tokens, now))
 
 
-class _UnusedCall(NamedTuple):
-    """A counted call was not made, or used no tokens (``requests`` is False)."""
-
-    tokens: int
-    requests: bool
-
-    def apply(self, limits: RateLimits, now: float) -> None:
-        (limits.cancel if self.requests else limits.give_back)(self.tokens, now)
-
-
-class _ReadHeaders(NamedTuple):
-    """The limits in the headers of an answer."""
-
-    headers: Headers
-    unix: float
-    taken: Taken
-    windows: Sequence[LimitWindow]
-    began: float
-
-    def apply(self, limits: RateLimits, now: float) -> None:
-        limits.learn(self.headers, now, self.unix, self.taken, self.windows, began=self.began)
-
-
-class _RefusedCall(NamedTuple):
-    """A provider that tells no limit refused a call."""
-
-    pause_s: float
-    began: float
-
-    def apply(self, limits: RateLimits, now: float) -> None:
-        limits.learn_refusal(self.pause_s, self.began, now)
-
-
-_Change: TypeAlias = _TakenCall | _UnusedCall | _ReadHeaders | _RefusedCall
+_Change: TypeAlias = "_TakenCall | Callable[[RateLimits, float], object]"
+"""A change of limits, which gets the limits and the time. It may be made several times."""
 
 
 class NodeLimits:
@@ -236,7 +203,7 @@ class StoredLimits(RateLimits):
 
     def _count(self, call: _TakenCall, now: float) -> Counted:
         """Count a call that is made before it is written."""
-        call.apply(self._view, now)
+        call(self._view, now)
         self._change(call, soon=False)
         return Counted(taken=call.taken)
 
@@ -246,15 +213,15 @@ class StoredLimits(RateLimits):
 
     def cancel(self, tokens: int, now: float) -> None:
         """Undo ``try_take``: the call was not made."""
-        self._return(_UnusedCall(tokens, requests=True), now)
+        self._return(lambda limits, at: limits.cancel(tokens, at), now)
 
     def give_back(self, tokens: int, now: float) -> None:
         """Give back the tokens of a call that was refused."""
         if tokens:
-            self._return(_UnusedCall(tokens, requests=False), now)
+            self._return(lambda limits, at: limits.give_back(tokens, at), now)
 
-    def _return(self, change: _UnusedCall, now: float) -> None:
-        change.apply(self._in_force, now)
+    def _return(self, change: _Change, now: float) -> None:
+        change(self._in_force, now)
         if self._is_live:
             self._change(change, soon=False)
 
@@ -275,11 +242,14 @@ class StoredLimits(RateLimits):
         if not windows:
             return False
         began = now if began is None else began
-        told_tokens = self._view.learn(headers, now, unix, taken, windows, began=began)
+
+        def change(limits: RateLimits, at: float) -> bool:
+            return limits.learn(headers, at, unix, taken, windows, began=began)
+
+        told_tokens = change(self._view, now)
         if not self._stored.known:
             self._hurry.set()  # other nodes must learn of the first limit soon
-        soon = self._view.allowance(now) < 0.5
-        self._change(_ReadHeaders(headers, unix, taken, windows, began), soon=soon)
+        self._change(change, soon=self._view.allowance(now) < 0.5)
         return told_tokens
 
     def learn_refusal(self, pause_s: float, began: float, now: float) -> None:
@@ -287,7 +257,7 @@ class StoredLimits(RateLimits):
         self._in_force.learn_refusal(pause_s, began, now)
         if self._is_live:
             self._hurry.set()
-            self._change(_RefusedCall(pause_s, began), soon=True)
+            self._change(lambda limits, at: limits.learn_refusal(pause_s, began, at), soon=True)
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -354,7 +324,7 @@ class StoredLimits(RateLimits):
             limits = RateLimits()
             limits.copy_from(self._stored)
             for change in changes:
-                change.apply(limits, began)
+                change(limits, began)
             value = self._encode(limits) if limits.known else b""
             found = await self.nodes.store.swap(self._name, self._version, value, KEPT_S)
             now = self._time()
@@ -368,7 +338,7 @@ class StoredLimits(RateLimits):
         self._view.copy_from(limits)
         for change in self._changes:
             if not isinstance(change, _TakenCall) or change.answer is None:
-                change.apply(self._view, now)
+                change(self._view, now)
         for change in changes:
             if isinstance(change, _TakenCall) and change.answer is not None:
                 if not change.answer.cancelled():

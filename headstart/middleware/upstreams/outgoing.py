@@ -63,7 +63,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 
     from headstart.dialects.dialect import EventEncoder, UpstreamDialect
     from headstart.settings import UpstreamSettings
@@ -96,17 +96,17 @@ def neutral_headers(
     Only headers that belong to no dialect are kept. ``credential`` has the headers with the
     upstream's own key; if it is None, the client's key is sent in the provider's ``key_header``.
     """
-    kept = [
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in headers
-        if name in _NEUTRAL
-    ]
+    kept = [pair for pair in headers if pair[0] in _NEUTRAL]
     if credential is None:
         key = _key_of(headers, query)
         name, prefix = key_header
         credential = () if key is None else ((name, prefix + key),)
-    kept += [(name.decode("latin-1"), value.decode("latin-1")) for name, value in credential]
-    return [*kept, ("content-type", "application/json"), ("accept-encoding", "identity")]
+    own = ("content-type", "application/json"), ("accept-encoding", "identity")
+    return [*_as_text((*kept, *credential)), *own]
+
+
+def _as_text(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
 def _with_model(query: bytes, named: str, real: str) -> bytes:
@@ -264,63 +264,49 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         if client is None or own is None or request is None:
             held = call.dialect in DOCUMENTS and status < 300 and head.is_plain
             return status, headers, WholeReader() if held else BodyReader()
-        translates = client is not own
+        translates, as_stream = client is not own, request.stream and status < 400
         if not head.is_plain and (translates or call.streamed_upstream):
             raise UpstreamProtocolError("the upstream compressed its answer against our wish")
         if translates or (call.streamed_upstream and is_stream):
             types = client.content_types
-            content_type = types.stream if request.stream and status < 400 else types.json
+            content_type = types.stream if as_stream else types.json
             headers = translate_headers(headers, own, client, content_type=content_type)
         if translates:
-            reader = self._translator(client, own, request, status, transcript, streams=is_stream)
+            naming = self._naming(client, request)
+            encoder = self._encoder(client, request, naming) if as_stream else None
+            reader: BodyReader
+            if status >= 400 or not is_stream:
+                reader = DocumentTranslator(own, client, status, naming, encoder)
+            elif encoder is None:
+                reader = StreamAssembler(own, client, naming, transcript)
+            else:
+                reader = Reencoder(own, client, naming, encoder)
             return translate_status(status, client), headers, reader
         if not head.is_plain:
             return status, headers, BodyReader()
         if is_stream and call.streamed_upstream:
-            return status, headers, StreamAssembler(own, client, self._naming(client), transcript)
+            naming = self._naming(client, request)
+            return status, headers, StreamAssembler(own, client, naming, transcript)
         if is_stream:
             choices = max(1, request.choices)
             frames = FrameReader(client, call.id, strip_usage=strip_usage, choices=choices)
             return status, headers, frames
         return status, headers, DocumentReader(client, status, usage_beside=self.usage_beside)
 
-    def _translator(
-        self,
-        client: Dialect,
-        own: UpstreamDialect,
-        request: ChatRequest,
-        status: int,
-        transcript: Transcript,
-        *,
-        streams: bool,
-    ) -> BodyReader:
-        naming = self._naming(client)
-        if status >= 400:
-            return DocumentTranslator(own, client, status, naming)
-        if not request.stream:
-            if streams:
-                return StreamAssembler(own, client, naming, transcript)
-            return DocumentTranslator(own, client, status, naming)
-        encoder = self._encoder(client, request, naming)
-        if streams:
-            return Reencoder(own, client, naming, encoder)
-        return DocumentTranslator(own, client, status, naming, encoder)
-
-    def _naming(self, client: Dialect) -> AnswerNames:
-        request = self.call.request
+    def _naming(self, client: Dialect, request: ChatRequest) -> AnswerNames:
         return AnswerNames(
             self.call.id,
             client.new_id(),
             int(self.now),
-            request is not None and client.asks_functions(request),
+            client.asks_functions(request),
             self.call.prompt_tokens,
-            shows_reasoning=request is None or client.shows_reasoning(request),
+            shows_reasoning=client.shows_reasoning(request),
             model=self.model,
-            choices=1 if request is None else max(1, request.choices),
-            echo=None if client.echo is None or request is None else client.echo(request.document),
-            asked=None if request is None else request.document,
-            tool_names={} if request is None else client.form.tool_names(request.document),
-            call_kinds={} if request is None else client.form.call_kinds(request.document),
+            choices=max(1, request.choices),
+            echo=None if client.echo is None else client.echo(request.document),
+            asked=request.document,
+            tool_names=client.form.tool_names(request.document),
+            call_kinds=client.form.call_kinds(request.document),
         )
 
     def _encoder(self, client: Dialect, request: ChatRequest, naming: AnswerNames) -> EventEncoder:
@@ -437,7 +423,7 @@ class RequestWriter:
         self._names = NameMemo(self._passing)
         """The text of each header name that passes; "" for other names."""
         self._plain_names = NameMemo(lambda name: "" if name == _ENCODING else self._names[name])
-        self._keys = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in credential or ()]
+        self._keys = _as_text(credential or ())
         values = [value.rpartition(b" ")[2] for _, value in credential or ()]
         self.secrets = tuple(each for each in values if len(each) >= SHORTEST_SECRET)
         """The values of the upstream's own keys."""
@@ -516,16 +502,19 @@ class RequestWriter:
             return ""
         return name.decode("latin-1")
 
-    def _headers_up(self, headers: Headers, *, plain: bool = False) -> list[tuple[str, str]]:
+    def _headers_up(
+        self, call: Call, spoken: UpstreamDialect, *, plain: bool = False
+    ) -> list[tuple[str, str]]:
         """Return the client's end-to-end headers, without the headers that control Headstart.
 
         If the upstream has its own key, the client's key, its other secrets and the headers that
-        belong to them are removed. ``plain`` asks for an answer that is not compressed.
+        belong to them are removed. If not, the client's key is also in the header of the upstream's
+        main dialect. ``plain`` asks for an answer that is not compressed.
         """
         names = self._plain_names if plain else self._names
         kept: list[tuple[str, str]] = []
         named: list[str] = []
-        for name, value in headers:
+        for name, value in call.headers:
             if text := names[name]:
                 if name == _ENCODING and self.secrets:  # an error must be readable, see ``masked``
                     kept.append((text, "gzip" if b"gzip" in value else "identity"))
@@ -538,7 +527,9 @@ class RequestWriter:
         kept += self._keys
         if plain:
             kept.append(("accept-encoding", "identity"))
-        return kept
+        if self._credential is None and spoken is not self._main:
+            kept += _key_for(self._main, call)
+        return self._complete(kept, spoken)
 
     def _query_up(self, query: bytes) -> bytes:
         """Return the client's query, without its secrets if the upstream has another key."""
@@ -565,14 +556,8 @@ class RequestWriter:
 
     def _relay(self, call: Call) -> OutgoingRequest:
         """Return the client's request untranslated, with the upstream's name for the model."""
-        main = self._main
-        spoken = UPSTREAM_DIALECTS.get(call.dialect, main)
-        headers = self._headers_up(call.headers)
-        if spoken.name not in self._further:
-            spoken = main
-        elif self._credential is None:
-            headers += _key_for(main, call)
-        headers = self._complete(headers, spoken)
+        spoken = UPSTREAM_DIALECTS.get(call.dialect, self._main)
+        headers = self._headers_up(call, spoken if spoken.name in self._further else self._main)
         if call.dialect in DOCUMENTS:  # we read the answers of these calls
             headers = [pair for pair in headers if pair[0] != "accept-encoding"]
             headers.append(("accept-encoding", "identity"))
@@ -590,10 +575,7 @@ class RequestWriter:
         """
         upstream, is_further = self._upstream, own is not self._main
         reads_answer = call.editable or call.streamed_upstream
-        headers = self._headers_up(call.headers, plain=reads_answer)
-        if is_further and self._credential is None:
-            headers += _key_for(self._main, call)
-        headers = self._complete(headers, own)
+        headers = self._headers_up(call, own, plain=reads_answer)
         body, path = call.body, call.path
         query = call.query_string and self._query_up(call.query_string)
         names: list[str] = []
@@ -715,7 +697,7 @@ def _key_for(main: UpstreamDialect, call: Call) -> list[tuple[str, str]]:
     key = _key_of(call.headers, call.query_string)
     if key is None or any(known == name for known, _ in call.headers):
         return []
-    return [(name.decode("latin-1"), (prefix + key).decode("latin-1"))]
+    return _as_text([(name, prefix + key)])
 
 
 def is_of_handshake(name: str) -> bool:

@@ -64,15 +64,12 @@ class SpliceWriter:
                 case ErrorReported():
                     raise UpstreamProtocolError(f"the rescue failed: {event.message}")
                 case TextDelta():
-                    yield from self._text(event)
+                    yield from self._news(event, self._splice.feed(event.text))
                 case Finished() | ToolCallDelta() | Ended():
                     yield from self._news(TextDelta(text="", block=self._block), self._splice.end())
                     yield event
                 case _:
                     yield event
-
-    def _text(self, event: TextDelta) -> Iterator[StreamEvent]:
-        yield from self._news(event, self._splice.feed(event.text))
 
     def _news(self, event: TextDelta, news: str | None) -> Iterator[StreamEvent]:
         if news is None:

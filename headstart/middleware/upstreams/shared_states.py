@@ -654,8 +654,26 @@ class AnswersUpdate(msgspec.Struct, array_like=True):
             Measures.whole(measures, key, self.wholes)
 
 
-class SyncedMeasures(Measures):
-    """Measures that all workers learn: ``publish`` sends an update to the other workers.
+class _Synced:
+    """Mixin: ``publish`` sends what this worker learns to the other workers."""
+
+    def __init__(self, publish: Callable[[str, tuple[Any, ...]], None]) -> None:
+        super().__init__()
+        self.publish = publish
+
+
+def _publishing(name: str, method: Any) -> Any:
+    """Wrap a method that learns: the other workers get its arguments under this name."""
+
+    def learn(self: _Synced, *given: Any) -> None:
+        method(self, *given)
+        self.publish(name, given)
+
+    return learn
+
+
+class SyncedMeasures(_Synced, Measures):
+    """Measures that all workers learn.
 
     ``publish_answer`` collects the figures of whole answers, which are sent together.
     """
@@ -665,30 +683,22 @@ class SyncedMeasures(Measures):
         publish: Callable[[str, tuple[Any, ...]], None],
         publish_answer: Callable[[UpstreamModel, float, AnswerFacts], None],
     ) -> None:
-        super().__init__()
-        self._publish = publish
+        super().__init__(publish)
         self._publish_answer = publish_answer
 
-    def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
-        """Learn a time to the first token."""
-        super().first(key, prompt_tokens, ttft_s, now)
-        self._publish("first", (key, prompt_tokens, ttft_s, now))
-
-    def censored(self, key: UpstreamModel, prompt_tokens: int, waited_s: float, now: float) -> None:
-        """Learn that the first token would have come later."""
-        super().censored(key, prompt_tokens, waited_s, now)
-        self._publish("censored", (key, prompt_tokens, waited_s, now))
+    first = _publishing("first", Measures.first)
+    censored = _publishing("censored", Measures.censored)
 
     def gaps(self, key: UpstreamModel, seconds: Sequence[float]) -> None:
         """Learn gaps."""
         super().gaps(key, seconds)
-        self._publish("gaps", (key, tuple(seconds)))
+        self.publish("gaps", (key, tuple(seconds)))
 
     def ended(self, key: UpstreamModel, gaps: Sequence[float] = ()) -> None:
         """Count the end of a call, and learn its last gaps."""
         super().ended(key, gaps)
         if gaps:
-            self._publish("gaps", (key, tuple(gaps)))
+            self.publish("gaps", (key, tuple(gaps)))
 
     def answered(self, key: UpstreamModel, now: float, **facts: Unpack[AnswerFacts]) -> None:
         """Learn from a whole answer."""
@@ -696,31 +706,16 @@ class SyncedMeasures(Measures):
         self._publish_answer(key, now, facts)
 
 
-class SyncedAffinities(Affinities):
+class SyncedAffinities(_Synced, Affinities):
     """The upstreams that served conversations, from any worker."""
 
-    def __init__(self, publish: Callable[[str, tuple[Any, ...]], None]) -> None:
-        super().__init__()
-        self._publish = publish
-
-    def served(self, affinity: str, name: str, now: float) -> None:
-        """Remember which upstream served a conversation."""
-        super().served(affinity, name, now)
-        if affinity:
-            self._publish("served", (affinity, name, now))
+    served = _publishing("served", Affinities.served)
 
 
-class SyncedPrefixReuse(PrefixReuse):
+class SyncedPrefixReuse(_Synced, PrefixReuse):
     """The prefixes that any worker sent."""
 
-    def __init__(self, publish: Callable[[str, tuple[Any, ...]], None]) -> None:
-        super().__init__()
-        self._publish = publish
-
-    def used(self, use: SeenPrefix) -> None:
-        """Learn that a request used a prefix."""
-        super().used(use)
-        self._publish("prefix", tuple(use))
+    used = _publishing("prefix", PrefixReuse.used)
 
 
 _UPDATES: dict[str, Callable[..., None]] = {
@@ -763,7 +758,7 @@ class SharedUpstreamStates(UpstreamStates):
             if name == "served":
                 Affinities.served(self.affinities, *given)
             elif name == "prefix":
-                PrefixReuse.used(self.reuse, SeenPrefix(*given))
+                PrefixReuse.used(self.reuse, SeenPrefix(*given[0]))
             else:
                 _UPDATES[name](self.measures, UpstreamModel(*given[0]), *given[1:])
 

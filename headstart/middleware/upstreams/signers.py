@@ -11,8 +11,9 @@ import base64
 import hmac
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote, unquote_plus
 
 import aiohttp
@@ -20,9 +21,10 @@ import msgspec
 
 from headstart.errors import ConfigError, InvalidRequest, MissingExtra, UpstreamUnreachable
 from headstart.sockets import client_session
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from yarl import URL
@@ -169,11 +171,8 @@ class AccessToken(NamedTuple):
         return f"AccessToken(***, {self.life_s})"
 
 
-class TokenSource(Protocol):
-    """Hands out access tokens."""
-
-    async def fetch(self) -> AccessToken:
-        """Return a new token. Raises UpstreamUnreachable, OSError or aiohttp's errors."""
+TokenSource: TypeAlias = "Callable[[], Awaitable[AccessToken]]"
+"""Returns a new token. Raises UpstreamUnreachable, OSError or aiohttp's errors."""
 
 
 class GoogleTokens:
@@ -231,12 +230,10 @@ class GoogleTokens:
                 raise self._error()
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    token = await self._source.fetch()
-            except UpstreamUnreachable as error:
-                raise self._failed(str(error)) from error
+                    token = await self._source()
             except TimeoutError as error:
                 raise self._failed(f"no answer within {PATIENCE_S:g} s") from error
-            except (aiohttp.ClientError, OSError) as error:
+            except (UpstreamUnreachable, aiohttp.ClientError, OSError) as error:
                 raise self._failed(str(error) or type(error).__name__) from error
             self._token, self._ends_at = token.value, loop.time() + token.life_s
 
@@ -251,67 +248,51 @@ class GoogleTokens:
         )
 
 
-class TokenExchange:
-    """Exchanges what ``form`` returns for a token, at a token endpoint."""
-
-    def __init__(self, url: str, form: Callable[[], Mapping[str, str]], proxy: str | None) -> None:
-        self._url = url
-        self._form = form
-        self._proxy = proxy
-
-    async def fetch(self) -> AccessToken:
-        async with (
-            client_session() as session,
-            session.post(self._url, data=dict(self._form()), proxy=self._proxy) as response,
-        ):
-            return _read(response.status, await response.read())
+async def exchange_token(
+    url: str, form: Callable[[], Mapping[str, str]], proxy: str | None
+) -> AccessToken:
+    """Exchange what ``form`` returns for a token, at a token endpoint."""
+    async with (
+        client_session() as session,
+        session.post(url, data=dict(form()), proxy=proxy) as response,
+    ):
+        return _read(response.status, await response.read())
 
 
-class MetadataServer:
-    """Asks the metadata server of a machine in Google Cloud."""
-
-    def __init__(self, host: str) -> None:
-        self._url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
-
-    async def fetch(self) -> AccessToken:
-        async with (
-            client_session(headers=_FLAVOR) as session,
-            session.get(self._url) as response,
-        ):
-            return _read(response.status, await response.read())
+async def ask_metadata_server(host: str | None) -> AccessToken:
+    """Ask the metadata server of a machine in Google Cloud; ``host`` None: the usual one."""
+    host = host or "metadata.google.internal"
+    url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
+    async with client_session(headers=_FLAVOR) as session, session.get(url) as response:
+        return _read(response.status, await response.read())
 
 
-class Gcloud:
-    """Asks the command line of Google Cloud, whose user has logged in."""
-
-    def __init__(self, program: str) -> None:
-        self._program = program
-
-    async def fetch(self) -> AccessToken:
-        running = await asyncio.create_subprocess_exec(
-            self._program, "auth", "print-access-token",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            out, told = await running.communicate()
-        except BaseException:
-            if running.returncode is None:
-                running.kill()
-            raise
-        token = out.decode("utf-8", "replace").strip()
-        if running.returncode or not token:
-            lines = told.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
-            raise UpstreamUnreachable(f"gcloud auth print-access-token failed: {lines[0][:200]}")
-        return AccessToken(token, GCLOUD_S)
+async def ask_gcloud(program: str) -> AccessToken:
+    """Ask the command line of Google Cloud, whose user has logged in."""
+    running = await asyncio.create_subprocess_exec(
+        program, "auth", "print-access-token",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        out, told = await running.communicate()
+    except BaseException:
+        if running.returncode is None:
+            running.kill()
+        raise
+    token = out.decode("utf-8", "replace").strip()
+    if running.returncode or not token:
+        lines = told.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        raise UpstreamUnreachable(f"gcloud auth print-access-token failed: {lines[0][:200]}")
+    return AccessToken(token, GCLOUD_S)
 
 
 def _read(status: int, body: bytes) -> AccessToken:
     """Read the answer of a token endpoint. Raises UpstreamUnreachable."""
     try:
         document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         document = None
     match document:
         case {"access_token": str(token), **rest} if token and status == 200:
@@ -324,7 +305,7 @@ def _read(status: int, body: bytes) -> AccessToken:
 
 def from_file(
     path: Path, *, setting: str, proxy: str | None, clock: Callable[[], float]
-) -> tuple[TokenExchange, str | None]:
+) -> tuple[TokenSource, str | None]:
     """Return the source that a file of credentials describes, and its project.
 
     Raises ConfigError that begins with ``setting``.
@@ -333,7 +314,7 @@ def from_file(
         known = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
         raise ConfigError(f"{setting}: {path}: {error.strerror or error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ConfigError(f"{setting}: {path} is not a JSON object") from error
     wanted = _WANTED.get(str(known.get("type")))
     if wanted is None:
@@ -348,7 +329,7 @@ def from_file(
         known, url, setting=f"{setting}: {path}", clock=clock
     )  # fmt: skip
     project = known.get("project_id") or known.get("quota_project_id")
-    return TokenExchange(url, form, proxy), project
+    return partial(exchange_token, url, form, proxy), project
 
 
 _WANTED = {

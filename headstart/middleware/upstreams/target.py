@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import deque
 from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -21,7 +22,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.middleware.identity import credential_of
-from headstart.middleware.reading import error_event
+from headstart.middleware.reading import error_event, error_in
 from headstart.middleware.upstreams.accounting import (
     MOST_GAPS,
     AttemptBooking,
@@ -44,12 +45,12 @@ from headstart.policies.routing.failures import (
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN
-from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
+from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, read_up_to, replayed
 from headstart.settings import UpstreamSettings, masked_url
 from headstart.types import Call, ErrorReported, Headers, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from headstart.attempts import RoutingEstimate
     from headstart.dialects.dialect import Dialect
@@ -408,7 +409,14 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
     raise AnswerWithheld(
         f"upstream {reply.upstream} ended its answer without content",
         kind=FailureKind.FILTERED if transcript.filtered else FailureKind.EMPTY,
-        reply=_in_memory(reply, held),
+        reply=Reply(  # with nothing left to read or close
+            reply.upstream,
+            reply.status,
+            reply.headers,
+            replayed(held),
+            transforms=reply.transforms,
+            transcript=transcript,
+        ),
         finished=transcript.finished,
     )
 
@@ -419,15 +427,11 @@ async def open_relayed(reply: Reply, unix: float) -> list[Piece]:
     Only an error status is read. Raises UpstreamRefused if the upstream failed. All other errors
     are answers, and are passed on byte for byte; so are errors longer than ``REFUSAL_BYTES``.
     """
-    held: list[Piece] = []
     if reply.status < 400:
+        return []
+    held, is_whole = await read_up_to(reply, REFUSAL_BYTES)
+    if not is_whole:
         return held
-    size = 0
-    async for piece in reply.pieces:
-        held.append(piece)
-        size += len(piece.data)
-        if size > REFUSAL_BYTES:
-            return held
     refused = UpstreamRefused(
         f"upstream {reply.upstream} answered {reply.status}",
         status=reply.status,
@@ -441,18 +445,6 @@ async def open_relayed(reply: Reply, unix: float) -> list[Piece]:
     return held
 
 
-def _in_memory(reply: Reply, held: Sequence[Piece]) -> Reply:
-    """Return a reply whose body was read to its end, with nothing left to close."""
-    return Reply(
-        reply.upstream,
-        reply.status,
-        reply.headers,
-        replayed(held),
-        transforms=reply.transforms,
-        transcript=reply.transcript,
-    )
-
-
 def _redirected(reply: Reply) -> UpstreamProtocolError:
     named = dict(reply.headers).get(b"location", b"").decode("latin-1")
     where = f" to {masked_url(named)[:_SHOWN_CHARACTERS]}" if named else ""
@@ -464,24 +456,20 @@ def _redirected(reply: Reply) -> UpstreamProtocolError:
 
 
 async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> UpstreamRefused:
-    body = bytearray()
-    event: ErrorReported | None = None
-    async for piece in reply.pieces:
-        body += piece.data
-        event = next((each for each in piece.events if isinstance(each, ErrorReported)), event)
-        if len(body) > REFUSAL_BYTES:
-            break
+    pieces, is_whole = await read_up_to(reply, REFUSAL_BYTES)
+    told = [found for each in pieces if (found := error_in(each.events))]
+    event = told[-1] if told else None
     message = event.message if event is not None else f"the upstream answered {reply.status}"
-    headers = reply.headers
-    if len(body) > REFUSAL_BYTES and dialect is not None:
+    body, headers = b"".join([each.data for each in pieces]), reply.headers
+    if not is_whole and dialect is not None:
         event = ErrorReported(message=message, status=reply.status)
-        body[:] = dialect.error_body(event, request_id)
+        body = dialect.error_body(event, request_id)
         headers = headers_for_own_body(headers, dialect)
     return UpstreamRefused(
         f"upstream {reply.upstream}: {message}",
         status=reply.status,
         headers=headers,
-        body=bytes(body),
+        body=body,
         code=safe_code(event),
         upstream=reply.upstream,
     )
@@ -498,10 +486,6 @@ class _Model(msgspec.Struct, frozen=True):
     key: UpstreamModel
     """The upstream and the model by its real name."""
     price: Price | None
-
-
-def _unknown(model: str) -> None:  # noqa: ARG001 - no model is known
-    return None
 
 
 @dataclass(eq=False, repr=False)
@@ -527,15 +511,13 @@ class Target:
     clock: Callable[[], float]
     _: KW_ONLY
     key: str = ""
-    context_tokens: Callable[[str], int | None] = _unknown
-    price: Callable[[str], Price | None] = _unknown
+    context_tokens: Callable[[str], int | None] = lambda _: None
+    price: Callable[[str], Price | None] = lambda _: None
     tracing: Tracing | None = None
     ledger: ClientLedger | None = None
     is_free: bool = False
     nodes: NodeLimits | None = None
     address: str = ""
-    _models: dict[str, _Model] = field(default_factory=dict)
-    """The models of earlier calls, by the names that callers use."""
     _timeouts: list[ReusableTimeout] = field(default_factory=list)
     """Timeouts of calls that have ended. Their timers may still run."""
 
@@ -544,6 +526,8 @@ class Target:
         self.names = frozenset((self.name,))
         self.own_key = bool(self.key)
         """The upstream gets its own key, and not those of the callers."""
+        self._known = lru_cache(MOST_MODELS)(self._named)
+        """Returns the model of a name that callers use, and remembers it."""
         self._cancels_billing = self.settings.cancels_billing is True
         self._hashes = NameMemo(lambda sent: blake2b(sent, digest_size=16).hexdigest())
         """The hash of each key of callers."""
@@ -586,7 +570,7 @@ class Target:
             if call.queues_until is not None:
                 booking = await self._begin_in_queue(call, call.queues_until, reservation)
             elif self.nodes is None:
-                booking = self._begin(call, asyncio.get_running_loop().time(), reservation)
+                booking = self._begin(call, reservation)
             else:
                 booking = await self._take_and_begin(call, self.nodes, reservation)
         except UpstreamUnavailable:
@@ -636,7 +620,7 @@ class Target:
                 while True:
                     try:
                         if self.nodes is None:
-                            return self._begin(call, loop.time(), reservation)
+                            return self._begin(call, reservation)
                         return await self._take_and_begin(call, self.nodes, reservation)
                     except UpstreamUnavailable as error:
                         wait_s = error.retry_after_s or 0.0
@@ -645,7 +629,7 @@ class Target:
                     await asyncio.sleep(max(wait_s, SHORTEST_WAIT_S))
         except TimeoutError:
             call = msgspec.structs.replace(call, queues_until=None)
-            return self._begin(call, loop.time(), reservation)
+            return self._begin(call, reservation)
         finally:
             state.queued -= 1
 
@@ -653,28 +637,28 @@ class Target:
         self, call: Call, nodes: NodeLimits, reservation: Reservation | None
     ) -> AttemptBooking:
         """Count the call in the limits of all nodes, and begin it. Raises UpstreamUnavailable."""
-        loop, model = asyncio.get_running_loop(), self._model(call)
-        state = self._state(call, model.key)
-        limits = nodes.share(state, self.address, model.key.model, self._key_of(call))
+        key = self._model(call).key
+        state = self._state(call, key)
+        limits = nodes.share(state, self.address, key.model, self._key_of(call))
         tokens = reserved_tokens(call, self.states.measures)
         waiting = None if call.queues_until is not None else state.queued
         count = await limits.try_take(tokens, waiting)
         try:
-            return self._begin(call, loop.time(), reservation, count)
+            return self._begin(call, reservation, count)
         except UpstreamUnavailable:
             if count is not None and count.taken:
-                limits.cancel(tokens, loop.time())
+                limits.cancel(tokens, asyncio.get_running_loop().time())
             raise
 
     def _begin(
-        self, call: Call, now: float, reservation: Reservation | None, count: Counted | None = None
+        self, call: Call, reservation: Reservation | None, count: Counted | None = None
     ) -> AttemptBooking:
         """Begin the call, if the breaker and the limits permit it; return its booking.
 
         ``count`` is the call's count in the limits of all nodes; None: this node counts it in its
         own. Raises UpstreamUnavailable.
         """
-        model = self._model(call)
+        model, now = self._model(call), asyncio.get_running_loop().time()
         state = self._state(call, model.key)
         breaker, limits = state.breaker, state.limits
         with state.lock:
@@ -741,7 +725,11 @@ class Target:
         if self.settings.stall_s:
             return self.settings.stall_s
         limit_s, with_tools_s = booking.stall_limits_s
-        return with_tools_s if limit_s != with_tools_s and _has_tools(call) else limit_s
+        request = call.request
+        if request is None or limit_s == with_tools_s:
+            return limit_s
+        has_tools = FORMS[request.dialect].has_tools(request.document)
+        return with_tools_s if has_tools else limit_s
 
     def _model(self, call: Call) -> _Model:
         """Return the model that a call asks for.
@@ -751,16 +739,12 @@ class Target:
         """
         asked = call.model or (call.endpoint if call.relayed else "")
         name = asked if call.request is None else call.request.model
-        model = self._models.get(name)
-        if model is None:
-            real = self.settings.models.get(name, name)
-            model = _Model(UpstreamModel(self.name, real), self.price(real))
-            # Callers may name any model.
-            if len(self._models) >= MOST_MODELS:
-                self._models.clear()
-            if len(name) <= LONGEST_NAME:
-                self._models[name] = model
-        return model
+        # Callers may name any model.
+        return (self._known if len(name) <= LONGEST_NAME else self._named)(name)
+
+    def _named(self, name: str) -> _Model:
+        real = self.settings.models.get(name, name)
+        return _Model(UpstreamModel(self.name, real), self.price(real))
 
     def _state(self, call: Call, key: UpstreamModel) -> UpstreamState:
         """Return the state of the model under the key of the call."""
@@ -772,8 +756,3 @@ class Target:
         return self._hashes[
             credential_of(call.headers, call.query_string, include_cookies=False) or b""
         ]
-
-
-def _has_tools(call: Call) -> bool:
-    request = call.request
-    return request is not None and FORMS[request.dialect].has_tools(request.document)
