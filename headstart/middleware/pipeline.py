@@ -253,7 +253,7 @@ class Engine:
             await asyncio.sleep(CUT_OFF_AFTER_S)
 
     async def _book_later(self, context: RequestContext) -> None:
-        """Read the answer on until the client's SDK retries, and book the request then."""
+        """Keep the call alive for the retry of the client's SDK, and book the request then."""
         try:
             if context.retry_reader is not None:
                 await leave_to_retry(context, context.retry_reader)

@@ -8,15 +8,15 @@
 3. **Body.** ``ValueLimit`` refuses a body that is too expensive to decode. Then the dialect parses
    it, and the first ``[[route]]`` that fits is taken (``_parse``).
 4. **Admission.** The request may have to bypass the cache (``_find_key``, ``_admit``).
-5. **Key.** If not, it gets its key, and the conditions for the answers that may serve it
+5. **Key.** Otherwise it gets its key, and the conditions for the answers that may serve it
    (``_with_key``).
 
 For example, a chat with ``{"model": "m", "messages": [{"role": "user", "content": "hi"}]}`` gets a
 ``Prepared`` with a ``key``. With the header ``cache-control: no-store``, its ``key`` is None and
 its ``bypass`` is ``"no-store"``.
 
-If a step after the first one fails, the request goes on without the cache (``bypass`` is
-``FAILED``). An error about the caller is always raised.
+An invalid request raises a RequestError. If a step fails for another reason, the request goes on
+without the cache (``bypass`` is ``FAILED``). Only an error about the caller is always raised.
 """
 
 from __future__ import annotations
@@ -103,6 +103,10 @@ MEMO_HEADS, MEMO_HEAD_BYTES = 1024, 8 * 1024
 
 # --- headers --------------------------------------------------------------------------------------
 
+_SUBDIVISION = b"x-headstart-scope"
+"""Header with which a caller divides its scope, so that fewer requests share answers."""
+_QUERY = b"x-headstart-query"
+"""Header with the question, which is a part of the last user text."""
 TAGS = b"x-headstart-tags"
 """Header with names that the caller gives a request."""
 DEADLINE = b"x-headstart-deadline-ms"
@@ -343,7 +347,7 @@ class Preparer:
         head = self._heads.get((headers, query))
         if known is not None:
             caller, identity = known
-        elif head is None or callers.read_scopes:  # they read more of the scope than the head
+        elif head is None or callers.read_scopes:  # they read more than headers and query
             caller = callers.caller(headers, query) if head is None else head.caller
             identity = callers.identify(scope, headers, caller)
         else:
@@ -415,7 +419,7 @@ class Preparer:
         return caller, callers.identify(scope, headers, caller)
 
     def _owner(self, identity: bytes, caller: Caller, headers: Headers) -> str:
-        subdivision = dict(headers).get(b"x-headstart-scope")
+        subdivision = dict(headers).get(_SUBDIVISION)
         return self._callers.hashes_of(identity, caller, subdivision, None, None).exact_caller
 
     def _read_head(
@@ -549,7 +553,7 @@ class Preparer:
 
         # A wrapped app may admit a caller at one place and not at another.
         place = b"%b %b" % (method.encode(), path) if self.sharing.wrapped else None
-        subdivision = head.found.get(b"x-headstart-scope")
+        subdivision = head.found.get(_SUBDIVISION)
         hashes = self._callers.hashes_of(identity, head.caller, subdivision, request.user, place)
         if bypass is not None:
             return Prepared(
@@ -585,7 +589,7 @@ class Preparer:
         variants: int,
     ) -> Prepared:
         """Return a request that may use the cache, with its key and the conditions for answers."""
-        header, pattern = head.found.get(b"x-headstart-query"), rule.query or endpoint.pattern
+        header, pattern = head.found.get(_QUERY), rule.query or endpoint.pattern
         question = None
         if header is not None or pattern is not None or request.question is not None:
             question = _find_question(request, header, pattern)
