@@ -602,11 +602,9 @@ class Preparer:
         asked = (request.query if named is None else named.text) or ""
         asked_in_template = (key.query or "") if learned_as == _TEMPLATED else ""
         lifetime = self.lifetimes.of(asked, rule.ttl_s, asked_in_template)
-        semantic_refusal = (
-            self._refuse_semantic(endpoint, request, question, lifetime)
-            if is_compared
-            else "exact-only"
-        )
+        semantic_refusal: str | None = "exact-only"
+        if is_compared:
+            semantic_refusal = self._refuse_semantic(endpoint, request, question, lifetime)
         window_s, repeat = rule.repeat_window_s or endpoint.repeat_window_s, None
         if window_s is not None:
             repeat = Repeat(sha256(f"{hashes.exact_caller}{key.exact}".encode()).digest(), window_s)

@@ -378,9 +378,8 @@ class SharedFlights:
     def _failed(self, error: StageError) -> None:
         cause = error.__cause__ or error
         detail = "equal calls of other processes are not joined"
-        self.observer.notify(
-            StageFailed(stage="joining", error=type(cause).__name__, detail=detail)
-        )
+        failed = StageFailed(stage="joining", error=type(cause).__name__, detail=detail)
+        self.observer.notify(failed)
 
     # --- leases -----------------------------------------------------------------------------
 
@@ -434,10 +433,9 @@ class SharedFlights:
             found = await self.exchange.find(exact, name, instead_of)
             if isinstance(found, Entry):
                 return found
+            outcome = found
             if found is not None and found.owner == self.exchange.address:
                 outcome = self._own(found)
-            else:
-                outcome = found
         except StageError as error:
             outcome = error
             raise
@@ -568,9 +566,8 @@ class SharedFlights:
             async with asyncio.timeout(BEGIN_S):
                 await self._with_heartbeats(follow, owned.wait_begun)
         flight = owned.flight
-        if flight is None or flight.error is not None or flight.abandoned:
-            return None
-        return flight
+        failed = flight is not None and (flight.error is not None or flight.abandoned)
+        return None if failed else flight
 
     async def _answer_follower(
         self, owned: OwnedCall, flight: Flight, follow: _FollowRequest
@@ -646,19 +643,12 @@ class SharedFlights:
         finally:
             flight.leave(reader)
         await wait_until_settled(flight)
-        return AnswerEnded(
-            follow.number,
-            whole=whole,
-            again=not must_not_share,
-            origin=flight.origin,
-            attempts=flight.attempts_to_book(reader),
-        )
+        attempts, again = flight.attempts_to_book(reader), not must_not_share
+        return AnswerEnded(follow.number, whole, again, flight.origin, attempts)
 
     async def _send_head(self, reply: Reply, follow: _FollowRequest) -> None:
         headers = tuple(pair for pair in reply.headers if pair[0] != b"set-cookie")
-        head = HeadCame(
-            follow.number, reply.status, headers, reply.upstream, transforms=reply.transforms
-        )
+        head = HeadCame(follow.number, reply.status, headers, reply.upstream, reply.transforms)
         await self._send_to(follow, head)
 
     async def _send_body(

@@ -51,11 +51,7 @@ from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamProtocolError
 from headstart.middleware.reading import SSEDecoder
 from headstart.middleware.router import conversation
-from headstart.middleware.shaping.steps import (
-    answer_writer,
-    ending_of,
-    with_document,
-)
+from headstart.middleware.shaping.steps import answer_writer, ending_of, with_document
 from headstart.policies.freshness import compressed_transform
 from headstart.reply import Reply, Transcript
 from headstart.types import (
@@ -569,10 +565,9 @@ class _RecoveredAnswer:
             text = TextPart(text=result.retrieve(cut, each.arguments))
             part = ResultPart(id=each.id, name=each.name, content=(text,))
             messages.append(Message(role="tool", parts=(part,)))
-        written: list[PromptMessage] = _written(self.plain, messages=tuple(messages))[
-            self.dialect.form.field
-        ]
-        return written
+        body = _written(self.plain, messages=tuple(messages))
+        results: list[PromptMessage] = body[self.dialect.form.field]
+        return results
 
     def _finish(self, visible: Transcript) -> None:
         """Keep the hidden calls for later requests, and book the rounds. Never raises."""
@@ -606,9 +601,8 @@ class _RecoveredAnswer:
         if self.hidden or ours:
             messages = [*self.hidden, self._message(last)]
             results = self._results(ours) if ours else []
-            self.calls.turns.keep(
-                self.prompt.conversation.answered(answer), messages, results, time.monotonic()
-            )
+            key = self.prompt.conversation.answered(answer)
+            self.calls.turns.keep(key, messages, results, time.monotonic())
 
 
 class _VisibleEvents:
