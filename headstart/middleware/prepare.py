@@ -1,4 +1,23 @@
-"""Reads a request: parses the body, finds the caller, and works out the cache key."""
+"""Reads a request: finds the caller, parses the body, and computes the cache key.
+
+``Preparer.prepare`` takes the ASGI scope and the body, and returns a ``Prepared``:
+
+1. **Caller.** Headers and query tell who sends the request, and who may share its answer. They are
+   read once for each combination of headers and query (``RequestHead``).
+2. **Memo.** The result of an equal request is used again (``_recall``).
+3. **Body.** ``ValueLimit`` refuses a body that is too expensive to decode. Then the dialect parses
+   it, and the first ``[[route]]`` that fits is taken (``_parse``).
+4. **Admission.** The request may have to bypass the cache (``_find_key``, ``_admit``).
+5. **Key.** Otherwise it gets its key, and the conditions for the answers that may serve it
+   (``_with_key``).
+
+For example, a chat with ``{"model": "m", "messages": [{"role": "user", "content": "hi"}]}`` gets a
+``Prepared`` with a ``key``. With the header ``cache-control: no-store``, its ``key`` is None and
+its ``bypass`` is ``"no-store"``.
+
+An invalid request raises a RequestError. If a step fails for another reason, the request goes on
+without the cache (``bypass`` is ``FAILED``). Only an error about the caller is always raised.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +77,19 @@ if TYPE_CHECKING:
     from headstart.policies.key import Question
     from headstart.types import CacheKey, ChatRequest, Headers, Scope
 
+# --- reasons to bypass the cache ------------------------------------------------------------------
+
 FAILED = "prepare-error"
-"""The reason why a request bypasses the cache if its preparation failed."""
+"""The preparation of the request failed."""
 LIVE_INFERENCES = "live-inferences"
-"""The reason to bypass the cache if a live draft has added inferences to the prompt."""
+"""A live draft has added inferences to the prompt."""
 EDITABLE = frozenset(
     (LIVE_INFERENCES, "disabled", "no-store", NEVER_STORED, "no-identity", "sampled")
 )
-"""Reasons to bypass the cache that do not forbid rescuing and shaping."""
+"""The reasons that do not forbid rescuing and shaping."""
+
+# --- limits of time and memory --------------------------------------------------------------------
+
 INLINE_BYTES = 1024 * 1024
 """Longest body that is read on the event loop, which takes 5 to 20 ms."""
 MEMO_BYTES = 8 * 1024 * 1024
@@ -76,33 +100,52 @@ MEMO_MARKS = 16_384
 """The number of hashes by which the second time of a request is recognised."""
 MEMO_HEADS, MEMO_HEAD_BYTES = 1024, 8 * 1024
 """The number of remembered heads, and the size up to which a head is remembered."""
-_CHECKED = frozenset((b"if-match", b"if-unmodified-since"))
-_CONDITIONS = _CHECKED.union((b"if-none-match", b"if-modified-since", b"if-range", b"range"))
-"""Headers that may turn the answer into an error, a part, or "not modified" (RFC 9110)."""
-_READ_HEADERS = PROTOCOL_HEADERS.union(
-    KEY_HEADERS, _CONDITIONS, (b"cache-control", b"content-encoding")
-)
+
+# --- headers --------------------------------------------------------------------------------------
+
+_SUBDIVISION = b"x-headstart-scope"
+"""Header with which a caller divides its scope, so that fewer requests share answers."""
+_QUERY = b"x-headstart-query"
+"""Header with the question, which is a part of the last user text."""
 TAGS = b"x-headstart-tags"
 """Header with names that the caller gives a request."""
 DEADLINE = b"x-headstart-deadline-ms"
 """Header in which a caller bounds the time of its request."""
-
 LIVE = b"x-headstart-live"
 """Header with the id of the live draft that a request completes."""
 PACE = b"x-headstart-pace"
 """Header that asks for an answer in whole sentences."""
 SENTENCES = b"sentences"
+"""The only value of ``PACE``."""
 _WISHES = frozenset((LIVE, PACE, TAGS, DEADLINE))
 """Our headers with what the caller wants for this one request."""
 _OF_ONE_REQUEST = _WISHES | {b"cache-control"}
 """Headers that do not change the request to the provider."""
+_CHECKED = frozenset((b"if-match", b"if-unmodified-since"))
+"""Conditions that may turn the answer into an error (RFC 9110)."""
+_CONDITIONS = _CHECKED.union((b"if-none-match", b"if-modified-since", b"if-range", b"range"))
+"""All conditions: the others may turn the answer into a part of it, or into "not modified"."""
+_READ_HEADERS = PROTOCOL_HEADERS.union(
+    KEY_HEADERS, _CONDITIONS, (b"cache-control", b"content-encoding")
+)
+"""Headers that are read under all settings, beside our own."""
+
+# --- numbers in a body ----------------------------------------------------------------------------
 
 LONGEST_NUMBER = 1000
 """Characters of a number. The largest double takes 309, and some clients ask for 10^400 tokens."""
-_NUMBER = b"0123456789.eE+-"
-_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
-_DIGITS = b"0" * 100
-"""Fewest zeros in a row in a longer number, after each digit was replaced by a zero."""
+_IN_NUMBER = b"0123456789.eE+-"
+_DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+"""For ``bytes.translate``: each digit becomes a zero, each other byte a space."""
+_MANY_DIGITS = b"0" * 100
+"""Every longer number has this many digits in a row, because it has at most one point and one
+exponent."""
+
+# --- kinds of questions ---------------------------------------------------------------------------
+
+# Labels of one kind tell nothing about another one. A follow-up is not called "conversation": a
+# store may have labels under that name from neighbours of all histories.
+_QUESTION, _FOLLOW_UP, _TEMPLATED = "question", "follow-up", "templated"
 
 _ANY_CONTEXT = MatchContext()
 _ONE_LIFE = Lifetimes()
@@ -183,36 +226,41 @@ class ValueLimit:
     """Tells whether a JSON body is too expensive to decode, before any of its values is made.
 
     A value costs 50 to 100 bytes of memory and a microsecond to decode and to key, even if it is
-    short. So a limit on bytes does not bound memory and time. The first value counts, and each
-    value after a comma or after the bracket that opens its list or object. Strings and empty
-    brackets are skipped, so a long text with many commas is one value. In invalid JSON, the values
-    up to the first error count, as a decoder would make them.
+    short. So a limit on bytes does not bound memory and time. ``{"a": [1, "x, y"]}`` has four
+    values: the object, the list, 1 and the text.
+
+    To count them, a pattern reads the body up to the comma or the opening bracket that begins one
+    value too many. The first value counts, and each value after a comma or after the bracket that
+    opens its list or object. Strings and empty brackets are skipped, so a long text with many
+    commas is one value. In invalid JSON, the values up to the first error count, as a decoder would
+    make them.
 
     A number's time grows with the square of its length, so its length has a limit, too.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
+        # "*+" and "}+" never give back what they have read, so the time is linear.
         string, empty = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', rb"[\[{][ \t\r\n]*+[\]}]"
         number = rb"[0-9-][0-9.eE+-]{0,%d}+(?![0-9.eE+-])" % (LONGEST_NUMBER - 1)
         rest = rb'[^",\[{0-9-]*+'
         # Python 3.11.2 goes on where a repetition failed, unless an alternative fails at once.
-        skipped = rb"%b(?:(?:%b|%b|%b)%b|(?!))*+" % (rest, string, empty, number, rest)
+        within_value = rb"%b(?:(?:%b|%b|%b)%b|(?!))*+" % (rest, string, empty, number, rest)
         self._fitting = re.compile(
-            rb"(?:%b[,\[{]|(?!)){0,%d}+%b" % (skipped, most - 1, skipped), re.DOTALL
+            rb"(?:%b[,\[{]|(?!)){0,%d}+%b" % (within_value, most - 1, within_value), re.DOTALL
         )
 
     def refusal(self, body: bytes) -> str | None:
         """Return why the body is refused, or None. Takes 10 to 20 ms a megabyte at worst."""
         few = len(body) < self.most or sum(map(body.count, (b",", b"[", b"{"))) < self.most
-        if few and _DIGITS not in body.translate(_ZEROS):
-            return None
-        fits = self._fitting.match(body)
-        assert fits is not None  # the pattern matches an empty text
-        stop = body[fits.end() : fits.end() + 1]
+        if few and _MANY_DIGITS not in body.translate(_DIGITS_TO_ZERO):
+            return None  # this is quick to find out, and true of most bodies
+        fitting = self._fitting.match(body)
+        assert fitting is not None  # the pattern matches an empty text
+        stop = body[fitting.end() : fitting.end() + 1]
         if stop and stop in b",[{":
             return f"the body holds more JSON values than server.max_body_values ({self.most})"
-        if stop and stop in _NUMBER:
+        if stop and stop in _IN_NUMBER:
             return (
                 f"the body holds a number of more than {LONGEST_NUMBER} characters: send it as a "
                 "string"
@@ -231,48 +279,51 @@ ANY_VALUES = ValueLimit(100_000)
 
 @dataclass(eq=False, repr=False)
 class Preparer:
-    """Prepares requests.
-
-    From its second time on, a request is remembered by its bytes, in bounded memory.
-
-    ``upstreams`` takes dialect, model and route. It returns the identity of the upstream for the
-    cache key, and the names of all upstreams that may answer. Unless ``semantic``, only exact
-    repeats share answers. ``rules`` are the ``[[route]]`` tables in order; ``max_error``,
-    ``cached_tools`` and ``never_stored`` apply to routes without values of their own.
-    ``learning`` names the encoder and the guards that a learning domain belongs to. ``lifetimes``
-    say how long answers are kept, ``values`` how many JSON values a body may hold. With
-    ``templates``, templates that prompts share are found. A step that fails is reported to
-    ``observer``, and its request goes on without the cache.
-    """
+    """Prepares requests for the cache. A step that fails is reported to ``observer``."""
 
     sharing: SharingOptions
     admission: AdmissionPolicy
     accepted: AcceptedCredentials
     _: KW_ONLY
     secret: InitVar[bytes]
+    """The store's secret, with which the names of scopes are hashed."""
     upstreams: Callable[[str, str, str], tuple[str, frozenset[str]]]
+    """Takes dialect, model and route. Returns the identity of the upstream for the cache key, and
+    the names of all upstreams that may answer."""
     observer: Observer
     semantic: bool = True
+    """Answers may serve similar prompts; False: only exact repeats share answers."""
     rules: Sequence[RouteRule] = ()
+    """The ``[[route]]`` tables. The first one that fits a request counts."""
     max_error: float | None = None
+    """The error target of routes without a value of their own. The next two are like it."""
     cached_tools: tuple[str, ...] = ()
     never_stored: tuple[re.Pattern[str], ...] = ()
     learning: str = ""
+    """Names the encoder and the guards that a learning domain belongs to."""
     lifetimes: Lifetimes = _ONE_LIFE
+    """Say how long answers are kept."""
     values: ValueLimit = ANY_VALUES
+    """The number of JSON values that a body may hold."""
     templates: InitVar[bool] = True
-    _finding: threading.Lock = field(default_factory=threading.Lock)
+    """Templates that prompts share are found, and only the rest is compared by meaning."""
     _heads: dict[tuple[Headers, bytes], RequestHead] = field(default_factory=dict)
+    """The heads of earlier requests, by their headers and query."""
     _memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = field(
         default_factory=OrderedDict
     )
+    """The results of requests that came at least twice, each with the memory that it takes."""
     _memo_size: int = 0
     _marks: set[int] = field(default_factory=set)
     """The hashes of requests that came."""
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a long request is read in a thread."""
     _callers: Callers = field(init=False)
     _templates: Templates | None = field(init=False)
+    _templates_lock: threading.Lock = field(default_factory=threading.Lock)
+    """A long request is read in a thread, while others are read on the event loop."""
     _known_names: frozenset[bytes] = field(init=False)
+    """The names of all headers that are read, beside our own and those of callers."""
     _reads: NameMemo[bool] = field(init=False)
     """Tells whether a header of this name has an effect."""
 
@@ -296,14 +347,14 @@ class Preparer:
         head = self._heads.get((headers, query))
         if known is not None:
             caller, identity = known
-        elif head is None or callers.read_scopes:
+        elif head is None or callers.read_scopes:  # they read more than headers and query
             caller = callers.caller(headers, query) if head is None else head.caller
             identity = callers.identify(scope, headers, caller)
         else:
             caller, identity = head.caller, head.identity
         try:
             if head is None:
-                head = self._open(headers, query, caller, identity)
+                head = self._read_head(headers, query, caller, identity)
             prepared = self._recall(endpoint, scope, head, identity, body)
         except RequestError:
             raise
@@ -311,7 +362,7 @@ class Preparer:
             return self._give_up(error)
         if prepared.key is None or not prepared.holder:
             return prepared
-        # This is not part of the memo: it changes with each upstream's answer.
+        # This is not part of the memo: it changes when an upstream accepts or refuses the caller.
         readable = callers.readable(prepared.holder, prepared.upstreams)
         if readable is None:
             return prepared
@@ -337,15 +388,6 @@ class Preparer:
         caller, identity = self._identify(scope)
         return None if identity is None else self._owner(identity, caller, scope["headers"])
 
-    def _identify(self, scope: Scope) -> _Identified:
-        """Find the caller. Raises any error of the ``scope=`` function."""
-        reads, callers = self._reads, self._callers
-        headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
-        query = scope["query_string"]
-        head = self._heads.get((headers, query))
-        caller = callers.caller(headers, query) if head is None else head.caller
-        return caller, callers.identify(scope, headers, caller)
-
     def conditions(self, scope: Scope) -> frozenset[tuple[bytes, bytes]]:
         """Return the headers that change the request to the provider, or its credentials."""
         return frozenset(
@@ -353,55 +395,6 @@ class Preparer:
             for pair in scope["headers"]
             if self._reads[pair[0]] and pair[0] not in _OF_ONE_REQUEST
         )
-
-    def _owner(self, identity: bytes, caller: Caller, headers: Headers) -> str:
-        subdivision = dict(headers).get(b"x-headstart-scope")
-        return self._callers.hashes_of(identity, caller, subdivision, None, None).exact_caller
-
-    def _recall(
-        self,
-        endpoint: MatchedEndpoint,
-        scope: Scope,
-        head: RequestHead,
-        identity: bytes | None,
-        body: bytes,
-    ) -> Prepared:
-        """Return the remembered result of an equal request, or read this one."""
-        method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
-        headers, query = head.headers, head.query_string
-        memo_key = (method, endpoint.name, path, query, headers, identity, body)
-        remembered = self._memo.get(memo_key)
-        if remembered is not None:
-            self._memo.move_to_end(memo_key)
-            return remembered[0]
-        prepared = self._prepare(endpoint, head, identity, body, method=method, path=path)
-        if identity is not None and endpoint.dialect is not None and endpoint.dialect.names_answers:
-            owner = self._owner(identity, head.caller, headers)
-            prepared = msgspec.structs.replace(prepared, owner=owner)
-        if not _WISHES.isdisjoint(head.found):
-            prepared = _with_wishes(prepared, head.found)
-        if prepared.bypass == FAILED:
-            return prepared
-        # Most requests come once and are not worth remembering, so only a mark of them is kept.
-        mark = hash(memo_key)
-        if mark in self._marks:
-            self._remember(memo_key, prepared, head.size + len(path) + len(body))
-        else:
-            if len(self._marks) >= MEMO_MARKS:
-                self._marks.clear()
-            self._marks.add(mark)
-        return prepared
-
-    def _give_up(
-        self,
-        error: Exception,
-        request: ChatRequest | None = None,
-        directives: Directives = Directives(),  # noqa: B008 - frozen
-        route: str = "",
-    ) -> Prepared:
-        """Report a step that failed. The request then bypasses the cache."""
-        self.observer.notify(StageFailed(stage="prepare", error=type(error).__name__))
-        return Prepared(request, None, directives, bypass=FAILED, route=route)
 
     def renew(self, secret: bytes) -> bool:
         """Take the store's present secret for the names of scopes; return whether it is new."""
@@ -411,13 +404,28 @@ class Preparer:
         self._memo_size = 0
         return True
 
+    # --- caller and memo ------------------------------------------------------------------------
+
     def _has_effect(self, name: bytes) -> bool:
         return name in self._known_names or name.startswith(OWN_PREFIX) or self._callers.reads(name)
 
-    def _open(
+    def _identify(self, scope: Scope) -> _Identified:
+        """Find the caller, without the memo. Raises any error of the ``scope=`` function."""
+        reads, callers = self._reads, self._callers
+        headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
+        query = scope["query_string"]
+        head = self._heads.get((headers, query))
+        caller = callers.caller(headers, query) if head is None else head.caller
+        return caller, callers.identify(scope, headers, caller)
+
+    def _owner(self, identity: bytes, caller: Caller, headers: Headers) -> str:
+        subdivision = dict(headers).get(_SUBDIVISION)
+        return self._callers.hashes_of(identity, caller, subdivision, None, None).exact_caller
+
+    def _read_head(
         self, headers: Headers, query_string: bytes, caller: Caller, identity: bytes | None
     ) -> RequestHead:
-        """Read the headers and the query, which are equal in most requests of a caller."""
+        """Read the headers and the query. Most requests of a caller have the same ones."""
         head = RequestHead(
             headers=headers,
             query_string=query_string,
@@ -436,7 +444,43 @@ class Preparer:
         self._heads[headers, query_string] = head
         return head
 
+    def _recall(
+        self,
+        endpoint: MatchedEndpoint,
+        scope: Scope,
+        head: RequestHead,
+        identity: bytes | None,
+        body: bytes,
+    ) -> Prepared:
+        """Return the remembered result of an equal request, or read this one."""
+        method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
+        headers, query = head.headers, head.query_string
+        memo_key = (method, endpoint.name, path, query, headers, identity, body)
+        remembered = self._memo.get(memo_key)
+        if remembered is not None:
+            self._memo.move_to_end(memo_key)
+            return remembered[0]
+        prepared = self._parse(endpoint, head, identity, body, method=method, path=path)
+        # Clients of such a dialect name earlier answers, which only their exact caller may use.
+        if identity is not None and endpoint.dialect is not None and endpoint.dialect.names_answers:
+            owner = self._owner(identity, head.caller, headers)
+            prepared = msgspec.structs.replace(prepared, owner=owner)
+        if not _WISHES.isdisjoint(head.found):
+            prepared = _with_wishes(prepared, head.found)
+        if prepared.bypass == FAILED:
+            return prepared
+        # Most requests come once and are not worth remembering, so only a mark of them is kept.
+        mark = hash(memo_key)
+        if mark in self._marks:
+            self._remember(memo_key, prepared, head.size + len(path) + len(body))
+        else:
+            if len(self._marks) >= MEMO_MARKS:
+                self._marks.clear()
+            self._marks.add(mark)
+        return prepared
+
     def _remember(self, memo_key: tuple[object, ...], prepared: Prepared, size: int) -> None:
+        """Keep a result of a request of ``size`` bytes; drop the oldest ones to make room."""
         if size > MEMO_BODY_BYTES:
             return
         weight = 8 * size + 2048  # a decoded document takes several times the memory of its text
@@ -446,7 +490,9 @@ class Preparer:
             _, (_, weight) = self._memo.popitem(last=False)
             self._memo_size -= weight
 
-    def _prepare(
+    # --- body, admission and key ----------------------------------------------------------------
+
+    def _parse(
         self,
         endpoint: MatchedEndpoint,
         head: RequestHead,
@@ -456,7 +502,7 @@ class Preparer:
         method: str,
         path: bytes,
     ) -> Prepared:
-        """Parse the body, and find the route and the key."""
+        """Parse the body, choose the route, and go on to the key."""
         headers, found, directives = head.headers, head.found, head.directives
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
@@ -468,6 +514,7 @@ class Preparer:
         except InvalidRequest:
             if document is None:
                 raise
+            # A provider may read more than our form of such a document does.
             rule = first_rule(self.rules, model="", path=endpoint.name, headers=headers)
             return Prepared(None, None, directives, bypass="unreadable", route=rule.name)
         rule = NO_RULE
@@ -503,14 +550,17 @@ class Preparer:
         if never_stored and has_match(texts, never_stored):
             bypass = _stronger(bypass, NEVER_STORED)
             directives = msgspec.structs.replace(directives, no_store=True)
+
+        # A wrapped app may admit a caller at one place and not at another.
         place = b"%b %b" % (method.encode(), path) if self.sharing.wrapped else None
-        subdivision = head.found.get(b"x-headstart-scope")
+        subdivision = head.found.get(_SUBDIVISION)
         hashes = self._callers.hashes_of(identity, head.caller, subdivision, request.user, place)
         if bypass is not None:
             return Prepared(
                 request, None, directives, hashes.scope, bypass, route=rule.name,
                 holder=hashes.holder,
             )  # fmt: skip
+
         upstream, upstreams = self.upstreams(endpoint.wire, request.model, rule.name)
         context = KeyContext(
             dialect=endpoint.wire or ("custom" if method == "POST" else f"custom {method}"),
@@ -538,30 +588,23 @@ class Preparer:
         never_stored: tuple[re.Pattern[str], ...],
         variants: int,
     ) -> Prepared:
-        """Return a request that may use the cache, with its key and its conditions."""
-        header, pattern = head.found.get(b"x-headstart-query"), rule.query or endpoint.pattern
+        """Return a request that may use the cache, with its key and the conditions for answers."""
+        header, pattern = head.found.get(_QUERY), rule.query or endpoint.pattern
         question = None
         if header is not None or pattern is not None or request.question is not None:
             question = _find_question(request, header, pattern)
-        named = None if question is NOT_FOUND else question
-        key = self._key(endpoint, request, hashes.scope, context, named)
-        asked = (request.query if named is None else named.text) or ""
-        # Labels of single questions tell nothing about conversations. The name is not
-        # "conversation": a store may have labels under it from neighbours of all histories.
-        learned_as = "question" if key.conversation is None else "follow-up"
-        asked_in_template = ""
         is_compared = self.semantic and rule.semantic and endpoint.document is None
-        if is_compared and question is None and self._templates is not None:
-            with self._finding:  # long requests are read in a thread
-                shorter = self._templates.take_out(key)
-            if shorter is not key:
-                key, learned_as, asked_in_template = shorter, "templated", shorter.query or ""
-        lifetime = self.lifetimes.of(asked, rule.ttl_s, asked_in_template)
-        refusal = (
-            self._refuse_semantic(endpoint, request, question, lifetime)
-            if is_compared
-            else "exact-only"
+        key, learned_as = self._key(
+            endpoint, request, hashes.scope, context, question, is_compared=is_compared
         )
+
+        named = None if question is NOT_FOUND else question
+        asked = (request.query if named is None else named.text) or ""
+        asked_in_template = (key.query or "") if learned_as == _TEMPLATED else ""
+        lifetime = self.lifetimes.of(asked, rule.ttl_s, asked_in_template)
+        semantic_refusal: str | None = "exact-only"
+        if is_compared:
+            semantic_refusal = self._refuse_semantic(endpoint, request, question, lifetime)
         window_s, repeat = rule.repeat_window_s or endpoint.repeat_window_s, None
         if window_s is not None:
             repeat = Repeat(sha256(f"{hashes.exact_caller}{key.exact}".encode()).digest(), window_s)
@@ -570,7 +613,7 @@ class Preparer:
             key,
             head.directives,
             hashes.scope,
-            semantic_refusal=refusal,
+            semantic_refusal=semantic_refusal,
             match_context=match_context(
                 (hashes.scope, endpoint.name, rule.name, learned_as),
                 (self.max_error if rule.max_error is None else rule.max_error, head.max_error),
@@ -591,7 +634,7 @@ class Preparer:
     def _admit(
         self, endpoint: MatchedEndpoint, method: str, head: RequestHead, request: ChatRequest
     ) -> tuple[str | None, int]:
-        """Return why a request must bypass the cache, if it must, and how many answers are kept."""
+        """Return why a request must bypass the cache, or None, and how many answers are kept."""
         bypass, variants = None, 1
         if endpoint.dialect is not None:
             variants = self.admission.variants(request)
@@ -615,20 +658,33 @@ class Preparer:
         scope: str,
         context: KeyContext,
         question: Question | None,
-    ) -> CacheKey:
-        if question is not None:
-            request = endpoint.without(question.text, request)
+        *,
+        is_compared: bool,
+    ) -> tuple[CacheKey, str]:
+        """Return the cache key, and the kind of question, under which the match learns.
+
+        A named question is compared by meaning, and the rest of the prompt must be equal. If none
+        is named, a template that many prompts share is such a rest.
+        """
+        named = None if question is NOT_FOUND else question
+        if named is not None:
+            request = endpoint.without(named.text, request)
         if endpoint.dialect is not None:
-            semantic = self.semantic
-            return chat_key(
-                request, scope=scope, context=context, question=question, semantic=semantic
+            key = chat_key(
+                request, scope=scope, context=context, question=named, semantic=self.semantic
             )
-        rest = request.document["rest"]
-        key = raw_key(rest, query=request.query, scope=scope, context=context, question=question)
-        if items := request.document.get("items"):
-            exact = item_key(key.partition, b",".join(items))
-            return msgspec.structs.replace(key, exact=exact)
-        return key
+        else:
+            rest = request.document["rest"]  # the body without the prompt or the items
+            key = raw_key(rest, query=request.query, scope=scope, context=context, question=named)
+            if items := request.document.get("items"):
+                exact = item_key(key.partition, b",".join(items))
+                key = msgspec.structs.replace(key, exact=exact)
+        if is_compared and question is None and self._templates is not None:
+            with self._templates_lock:
+                shorter = self._templates.take_out(key)
+            if shorter is not key:
+                return shorter, _TEMPLATED
+        return key, _QUESTION if key.conversation is None else _FOLLOW_UP
 
     def _refuse_semantic(
         self,
@@ -649,6 +705,17 @@ class Preparer:
         if refusal is None and lifetime.kind is QuestionClass.LIVE:
             return "live"
         return refusal
+
+    def _give_up(
+        self,
+        error: Exception,
+        request: ChatRequest | None = None,
+        directives: Directives = Directives(),  # noqa: B008 - frozen
+        route: str = "",
+    ) -> Prepared:
+        """Report a step that failed. The request then bypasses the cache."""
+        self.observer.notify(StageFailed(stage="prepare", error=type(error).__name__))
+        return Prepared(request, None, directives, bypass=FAILED, route=route)
 
 
 def _with_wishes(prepared: Prepared, found: Mapping[bytes, bytes]) -> Prepared:
@@ -672,7 +739,7 @@ def read_tags(header: bytes) -> tuple[str, ...]:
 
 
 def _stronger(content: str | None, other: str) -> str:
-    """Return the reason that counts: that of the content if it forbids changes, or the other."""
+    """Return the reason that counts: that of the content if it forbids edits, or the other."""
     return other if content is None or content in EDITABLE else content
 
 

@@ -437,7 +437,7 @@ def _note_reply(context: RequestContext, flight: Flight, reply: Reply) -> None:
 def _bound_whole(context: RequestContext, reader: FlightReader) -> None:
     """Let the time limit for the whole answer apply to an answer that has begun."""
     if context.begin_by != context.deadline:
-        reader.expire(context.deadline)
+        reader.set_deadline(context.deadline)
 
 
 CUT_OFF = "headstart.cut_off"

@@ -14,6 +14,17 @@
 5. **End.** When the call is over, the owner releases the lease (``_release``). If it dies or its
    call fails, one of the followers takes over the lease (``take_over``), and the others follow this
    process.
+
+For example, these are the messages when process B follows a call of process A::
+
+    B -> A   _FollowRequest   number 7, the lease, the form of the answer
+    A -> B   HeadCame         status and headers
+    A -> B   BodyPart         bytes from 0 on
+    A -> B   _Heartbeat       nothing came for HEARTBEAT_S
+    A -> B   BodyPart         the next bytes
+    A -> B   AnswerEnded      whole
+
+If all clients of B leave before the end, B sends an ``_UnfollowRequest``.
 """
 
 from __future__ import annotations
@@ -43,6 +54,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import CallExchange
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Flight, FlightReader
+    from headstart.reply import Reply
 
 T = TypeVar("T")
 
@@ -75,15 +87,21 @@ class OwnerLost(UpstreamError):
         self.again = again
 
 
+# --- messages between processes -------------------------------------------------------------------
+
+
 class _FlightMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A message about one answer that a process follows."""
+
     number: int
-    """The number of the follower within its process."""
+    """The number under which the follower's process knows the answer."""
 
 
 class _FollowRequest(_FlightMessage, frozen=True):
     """A process wants to follow the call of a lease."""
 
     address: str
+    """The address of the follower's process."""
     lease: Lease
     form: AnswerForm
     wait_s: float | None
@@ -138,6 +156,9 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
 )
 
 
+# --- leases ---------------------------------------------------------------------------------------
+
+
 class LeaseClaim:
     """The claim of a lookup to the lease of its call, which this or another process may get.
 
@@ -152,6 +173,7 @@ class LeaseClaim:
         self.name = hashed.hexdigest()
         self.form = form
         self.exact = ""
+        """The exact key of the entry, known once the lookup has searched."""
         self.owned: OwnedCall | None = None
         """The call, if this process has the lease."""
         self.elsewhere: Lease | None = None
@@ -173,6 +195,51 @@ class LeaseClaim:
                 owned.end()
 
 
+Found: TypeAlias = "Entry | OwnedCall | Lease | None"
+"""What a search finds: an entry, the lease (of this process, of another one), or nothing."""
+
+
+class _Unusable:
+    """The outcome of a search that others must not use: it was cancelled, or found an entry."""
+
+
+Outcome: TypeAlias = "OwnedCall | Lease | StageError | _Unusable | None"
+
+
+class _LeaseSearches(LazyCondition):
+    """The searches for one lease that run in this process. Tasks may wait for one to end.
+
+    One of them leads. Lookups that come while it runs do not search, but wait for its outcome.
+    """
+
+    running = 0
+    has_leader = False
+    outcome: asyncio.Future[Outcome] | None = None
+    """The outcome of the leading search; None: nobody waits for it."""
+
+    def begin(self) -> bool:
+        """Note that a search begins; return whether it leads."""
+        self.running += 1
+        leads, self.has_leader = not self.has_leader, True
+        return leads
+
+    def end(self, found: Outcome, *, leads: bool) -> None:
+        """Note that a search has ended, and give its outcome to those that wait."""
+        self.running -= 1
+        if leads:
+            outcome, self.outcome, self.has_leader = self.outcome, None, False
+            if outcome is not None:
+                outcome.set_result(found)
+
+    def wait_for_leader(self) -> asyncio.Future[Outcome]:
+        """Return the outcome of the leading search, before it is known."""
+        self.outcome = self.outcome or asyncio.get_running_loop().create_future()
+        return self.outcome
+
+
+# --- following ------------------------------------------------------------------------------------
+
+
 class RemoteAnswer:
     """The answer to a call of another process, from its messages. Close it with ``close``."""
 
@@ -183,15 +250,18 @@ class RemoteAnswer:
         self._owner = owner
         self._number = number
         self._messages: deque[Answer] = deque()
+        """The messages that were not read yet."""
         self._size = 0
+        """Bytes of the body in these messages."""
         self._received = 0
-        self._heard = asyncio.get_running_loop().time()
+        """Bytes of the body that were read."""
+        self._heard_at = asyncio.get_running_loop().time()
         self._waiter: asyncio.Future[None] | None = None
         self._lost = self._over = False
 
     def take(self, message: Answer | _Heartbeat) -> None:
         """Take a message of the owner."""
-        self._heard = asyncio.get_running_loop().time()
+        self._heard_at = asyncio.get_running_loop().time()
         if not isinstance(message, _Heartbeat):
             self._messages.append(message)
             self._size += len(message.data) if isinstance(message, BodyPart) else 0
@@ -234,7 +304,7 @@ class RemoteAnswer:
         reached = await self._flights.reaches(self._owner)
         if self._messages:  # messages had come, but this process was too busy to see them
             return
-        if not reached or loop.time() - self._heard >= SILENCE_S:
+        if not reached or loop.time() - self._heard_at >= SILENCE_S:
             raise OwnerLost("the process that made the call has ended", again=True)
 
     def close(self) -> None:
@@ -242,22 +312,7 @@ class RemoteAnswer:
         self._flights.leave(self._owner, self._number, notify_owner=not self._over)
 
 
-class _Unknown:
-    """The outcome of a search that others must not use: it was cancelled, or found an entry."""
-
-
-Found: TypeAlias = "Entry | OwnedCall | Lease | None"
-Outcome: TypeAlias = "OwnedCall | Lease | StageError | _Unknown | None"
-
-
-class _LeaseSearches(LazyCondition):
-    """The searches for one lease that run in this process. Tasks may wait for one to end."""
-
-    running = 0
-    first = False
-    """Whether a search runs whose outcome later searches may share."""
-    outcome: asyncio.Future[Outcome] | None = None
-    """The outcome of that search, if another search waits for it."""
+# --- both together --------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, repr=False)
@@ -270,9 +325,13 @@ class SharedFlights:
     peek: Callable[[str], Entry | None] = lambda _: None
     """Returns the entry under an exact key, if memory has it."""
     _owned: dict[str, OwnedCall] = field(default_factory=dict)
+    """The calls of this process, by the names of their leases."""
     _searches: dict[str, _LeaseSearches] = field(default_factory=dict)
+    """The searches that run, by the names of the leases."""
     _following: dict[int, RemoteAnswer] = field(default_factory=dict)
+    """The answers that this process follows, by number."""
     _followers: dict[tuple[str, int], asyncio.Task[None]] = field(default_factory=dict)
+    """The tasks that serve other processes, by address and number."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     # --- lifetime ---------------------------------------------------------------------------
@@ -287,7 +346,7 @@ class SharedFlights:
         """Send followers the end of whole answers, and release all leases."""
         for owned in tuple(self._owned.values()):
             if (rest := self._release(owned)) is not None:
-                await self._end(rest)
+                await self._finish_release(rest)
         if self._followers:
             tasks = tuple(self._followers.values())
             _, late = await asyncio.wait(tasks, timeout=SETTLE_S)
@@ -299,8 +358,8 @@ class SharedFlights:
             try:
                 async with contextlib.aclosing(self.exchange.messages()) as messages:
                     async for data in messages:
-                        if data:
-                            self._take(data)
+                        if data:  # ``reaches`` sends an empty message
+                            self._dispatch(data)
             except StageError as error:
                 self._failed(error)
             for following in self._following.values():
@@ -319,23 +378,23 @@ class SharedFlights:
     def _failed(self, error: StageError) -> None:
         cause = error.__cause__ or error
         detail = "equal calls of other processes are not joined"
-        self.observer.notify(
-            StageFailed(stage="joining", error=type(cause).__name__, detail=detail)
-        )
+        failed = StageFailed(stage="joining", error=type(cause).__name__, detail=detail)
+        self.observer.notify(failed)
 
     # --- leases -----------------------------------------------------------------------------
 
     async def find(self, claim: LeaseClaim, exact: str) -> Entry | None:
         """Return the store's entry, or else take the lease of a claim if it is free.
 
-        Equal searches at the same time are made only once. Raises StoreError.
+        Without an entry, ``claim`` tells who has the lease. Equal searches at the same time are
+        made only once. Raises StoreError.
         """
         claim.exact, name = exact, claim.name
         owned, searches = self._owned.get(name), self._searches.get(name)
         found: Found
         if owned is not None and owned.flight is not None:
             found = owned  # the call is in flight here, so there is no entry yet
-        elif searches is None or not searches.first:
+        elif searches is None or not searches.has_leader:
             found = await self._search(exact, name)
         else:
             found = await self._share(searches, exact, name)
@@ -349,51 +408,51 @@ class SharedFlights:
         return found
 
     async def _share(self, searches: _LeaseSearches, exact: str, name: str) -> Found:
-        """Return the outcome of the search that runs."""
-        if searches.outcome is None:
-            searches.outcome = asyncio.get_running_loop().create_future()
-        outcome = searches.outcome
+        """Return the outcome of the leading search."""
+        outcome = searches.wait_for_leader()
         await asyncio.wait((outcome,))
         found = outcome.result()
         if isinstance(found, StageError):
             raise StoreError(str(found)) from found
-        if isinstance(found, _Unknown):
+        if isinstance(found, _Unusable):
             # An entry of the other search is not used, because it may have been deleted meanwhile.
             return self.peek(exact) or await self._search(exact, name)
         return found
 
     async def _search(self, exact: str, name: str, instead_of: int = 0) -> Found:
-        """Search in the exchange. Equal searches wait for the result."""
+        """Search in the exchange, also for a lease that replaces the one with token ``instead_of``.
+
+        Lookups that come meanwhile may wait for the outcome.
+        """
         searches = self._searches.get(name)
         if searches is None:
             searches = self._searches[name] = _LeaseSearches()
-        searches.running += 1
-        first, searches.first = not searches.first, True
-        found: Outcome = _Unknown()
+        leads = searches.begin()
+        outcome: Outcome = _Unusable()
         try:
-            answer = await self.exchange.find(exact, name, instead_of)
-            if isinstance(answer, Entry):
-                return answer
-            found = answer
-            if answer is not None and answer.owner == self.exchange.address:
-                owned = self._owned.get(name)
-                if owned is None or owned.lease.token != answer.token:
-                    owned = self._owned[name] = OwnedCall(answer, self._ended)
-                found = owned
+            found = await self.exchange.find(exact, name, instead_of)
+            if isinstance(found, Entry):
+                return found
+            outcome = found
+            if found is not None and found.owner == self.exchange.address:
+                outcome = self._own(found)
         except StageError as error:
-            found = error
+            outcome = error
             raise
         else:
-            return found
+            return outcome
         finally:
-            searches.running -= 1
-            if first:
-                outcome, searches.outcome, searches.first = searches.outcome, None, False
-                if outcome is not None:
-                    outcome.set_result(found)
+            searches.end(outcome, leads=leads)
             if not searches.running:
                 del self._searches[name]
             searches.notify()
+
+    def _own(self, lease: Lease) -> OwnedCall:
+        """Return the call of a lease that this process has."""
+        owned = self._owned.get(lease.name)
+        if owned is None or owned.lease.token != lease.token:
+            owned = self._owned[lease.name] = OwnedCall(lease, self._call_ended)
+        return owned
 
     async def take_over(self, exact: str, lost: Lease) -> Found:
         """Return what replaces a lost lease: an entry, a lease of this process or of another one.
@@ -406,37 +465,42 @@ class SharedFlights:
             self._failed(error)
             return None
 
-    def _ended(self, owned: OwnedCall) -> None:
+    def _call_ended(self, owned: OwnedCall) -> None:
+        """Release the lease of a call in the background."""
         rest = self._release(owned)
         if rest is not None:
-            self.spawn(self._end, rest)
+            self.spawn(self._finish_release, rest)
 
     def _release(self, owned: OwnedCall) -> Coroutine[Any, Any, None] | None:
-        """Give up the lease of a call; return what must still be awaited. Works only once."""
+        """Begin to release the lease of a call; return the rest of the work, if there is any.
+
+        Only the first call for a lease has an effect.
+        """
         if self._owned.get(owned.lease.name) is not owned:
             return None
         del self._owned[owned.lease.name]
         return self.exchange.release(owned.lease, stored=owned.stored)
 
-    async def _end(self, rest: Coroutine[Any, Any, None]) -> None:
+    async def _finish_release(self, rest: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(StageError):  # a lease that is not released ends by its TTL
             await rest
 
     # --- messages ---------------------------------------------------------------------------
 
-    def _take(self, data: bytes) -> None:
+    def _dispatch(self, data: bytes) -> None:
+        """Give a message of another process to the part that waits for it."""
         try:
             message = _decoder.decode(data)
         except UNDECODABLE:
             return  # a process of another version wrote the message
         if isinstance(message, _FollowRequest):
-            place = message.address, message.number
-            task = self._followers[place] = self.spawn(self._serve_follower, message)
-            task.add_done_callback(lambda _: self._followers.pop(place, None))
+            follower = message.address, message.number
+            task = self._followers[follower] = self.spawn(self._serve_follower, message)
+            task.add_done_callback(lambda _: self._followers.pop(follower, None))
         elif isinstance(message, _UnfollowRequest):
-            task_or_none = self._followers.get((message.address, message.number))
-            if task_or_none is not None:
-                task_or_none.cancel()
+            serving = self._followers.get((message.address, message.number))
+            if serving is not None:
+                serving.cancel()
         else:
             following = self._following.get(message.number)
             if following is not None:
@@ -487,28 +551,38 @@ class SharedFlights:
     # --- as the owner -----------------------------------------------------------------------
 
     async def _serve_follower(self, follow: _FollowRequest) -> None:
-        """Send a follower the whole answer, from its beginning."""
+        """Send a follower the whole answer from its beginning, or only how it ended."""
         with contextlib.suppress(_FollowerGone, StageError):
+            end = AnswerEnded(follow.number, whole=False)
             owned = await self._owned_by(follow)
-            if owned is None:
-                return await self._send_to(follow, AnswerEnded(follow.number, whole=False))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEGIN_S):
-                    await self._await_part(follow, owned.wait_begun)
-            flight = owned.flight
-            if flight is None or flight.error is not None or flight.abandoned:
-                return await self._send_to(follow, AnswerEnded(follow.number, whole=False))
-            now, wait_s = asyncio.get_running_loop().time(), follow.wait_s
-            lasts = flight.joinable and flight.lasts(None if wait_s is None else now + wait_s)
-            over = AnswerEnded(follow.number, whole=False, again=False)
-            if lasts and follow.form == owned.form:
-                over = await self._publish(flight, follow)
-            elif lasts and owned.form is not None and follow.form.stream != owned.form.stream:
-                elapsed_s = time.perf_counter() - flight.began
-                twin_s = twin_wait_s(follow.terms, elapsed_s)
+            flight = None if owned is None else await self._begun_flight(owned, follow)
+            if owned is not None and flight is not None:
+                end = await self._answer_follower(owned, flight, follow)
+            await self._send_to(follow, end)
+
+    async def _begun_flight(self, owned: OwnedCall, follow: _FollowRequest) -> Flight | None:
+        """Wait until a call has begun; return its flight, unless it has failed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_S):
+                await self._with_heartbeats(follow, owned.wait_begun)
+        flight = owned.flight
+        failed = flight is not None and (flight.error is not None or flight.abandoned)
+        return None if failed else flight
+
+    async def _answer_follower(
+        self, owned: OwnedCall, flight: Flight, follow: _FollowRequest
+    ) -> AnswerEnded:
+        """Let a follower have the answer as it comes, or wait for its end, or make its own call."""
+        now = asyncio.get_running_loop().time()
+        deadline = None if follow.wait_s is None else now + follow.wait_s
+        if flight.joinable and flight.lasts(deadline):
+            if follow.form == owned.form:
+                return await self._publish(flight, follow)
+            if owned.form is not None and follow.form.stream != owned.form.stream:
+                twin_s = twin_wait_s(follow.terms, time.perf_counter() - flight.began)
                 if twin_s is not None:
-                    over = await self._wait_for(owned, flight, follow, twin_s)
-            await self._send_to(follow, over)
+                    return await self._wait_for_end(owned, flight, follow, twin_s)
+        return AnswerEnded(follow.number, whole=False, again=False)
 
     async def _owned_by(self, follow: _FollowRequest) -> OwnedCall | None:
         """Return the call that a process wants to follow; None if it is over.
@@ -524,9 +598,9 @@ class SharedFlights:
             searches = self._searches.get(lease.name)
             if searches is None:
                 return None
-            await self._await_part(follow, searches.wait)
+            await self._with_heartbeats(follow, searches.wait)
 
-    async def _wait_for(
+    async def _wait_for_end(
         self, owned: OwnedCall, flight: Flight, follow: _FollowRequest, wait_s: float
     ) -> AnswerEnded:
         """Read a flight to its end, for a follower that then gets the whole answer from the store.
@@ -534,35 +608,32 @@ class SharedFlights:
         After ``wait_s`` the follower is told to make its own call.
         """
         reader = flight.join()
-        again = True
+        in_time = True
         try:
             async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
-                while await self._await_part(follow, reader.read):
+                while await self._with_heartbeats(follow, reader.read):
                     pass
         except TimeoutError:
-            again = False
+            in_time = False
         except UpstreamError:
             pass  # the clients of the flight get the error
         finally:
             flight.leave(reader)
-        if again:
-            await self._await_part(follow, owned.wait_over)
+        if in_time:
+            await self._with_heartbeats(follow, owned.wait_over)
         await wait_until_settled(flight)
-        return AnswerEnded(
-            follow.number, whole=False, again=again, attempts=flight.attempts_to_book(reader)
-        )
+        attempts = flight.attempts_to_book(reader)
+        return AnswerEnded(follow.number, whole=False, again=in_time, attempts=attempts)
 
     async def _publish(self, flight: Flight, follow: _FollowRequest) -> AnswerEnded:
         """Read a flight for a follower; return how it ended."""
         reader = flight.join()
-        whole = alone = False
+        whole = must_not_share = False
         try:
-            reply = await self._await_part(follow, reader.reply)
-            alone = reply.not_stored in OWN_ALONE
-            if not alone:
-                theirs = tuple(pair for pair in reply.headers if pair[0] != b"set-cookie")
-                named = reply.upstream, reply.transforms
-                await self._send_to(follow, HeadCame(follow.number, reply.status, theirs, *named))
+            reply = await self._with_heartbeats(follow, reader.reply)
+            must_not_share = reply.not_stored in OWN_ALONE
+            if not must_not_share:
+                await self._send_head(reply, follow)
                 await self._send_body(flight, reader, follow)
                 whole = True
         except (_FollowerGone, StageError):
@@ -572,26 +643,33 @@ class SharedFlights:
         finally:
             flight.leave(reader)
         await wait_until_settled(flight)
-        return AnswerEnded(
-            follow.number, whole, not alone, flight.origin, flight.attempts_to_book(reader)
-        )
+        attempts, again = flight.attempts_to_book(reader), not must_not_share
+        return AnswerEnded(follow.number, whole, again, flight.origin, attempts)
+
+    async def _send_head(self, reply: Reply, follow: _FollowRequest) -> None:
+        headers = tuple(pair for pair in reply.headers if pair[0] != b"set-cookie")
+        head = HeadCame(follow.number, reply.status, headers, reply.upstream, reply.transforms)
+        await self._send_to(follow, head)
 
     async def _send_body(
         self, flight: Flight, reader: FlightReader, follow: _FollowRequest
     ) -> None:
         sent = 0
-        while data := await self._await_part(follow, reader.read):
+        while data := await self._with_heartbeats(follow, reader.read):
             for start in range(0, len(data), PART_BYTES):
                 part = data[start : start + PART_BYTES]
                 await self._send_to(follow, BodyPart(follow.number, sent, part, flight.origin))
                 sent += len(part)
 
-    async def _await_part(self, follow: _FollowRequest, read: Callable[[], Awaitable[T]]) -> T:
-        """Wait for the next part of a flight, and send the follower heartbeats meanwhile."""
+    async def _with_heartbeats(self, follow: _FollowRequest, wait: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``wait`` returns, and send the follower heartbeats meanwhile.
+
+        After each heartbeat ``wait`` is called again, so it must lose nothing when it is cancelled.
+        """
         while True:
             try:
                 async with asyncio.timeout(HEARTBEAT_S) as limit:
-                    return await read()
+                    return await wait()
             except TimeoutError:
                 if not limit.expired():
                     raise

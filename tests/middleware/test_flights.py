@@ -152,7 +152,7 @@ async def test_a_client_that_is_gone_stops_waiting() -> None:
 async def test_the_deadline_ends_a_wait() -> None:
     flight = Flight()
     reader = flight.join()
-    reader.expire(asyncio.get_running_loop().time() + 0.01)
+    reader.set_deadline(asyncio.get_running_loop().time() + 0.01)
     with pytest.raises(UpstreamTimeout):
         await reader.reply()
     flight.open(REPLY)

@@ -1,11 +1,25 @@
 """Lets the model read texts that were cut from its prompt, through a tool that Headstart answers.
 
-The client never sees the tool. If the model calls it, Headstart sends the result in a further call,
-and the client gets the texts of all calls as one answer. In later requests of the conversation, the
-hidden calls and results are put back into their places, so that the provider's prompt cache and
-signatures stay valid. ``docs/compression.md`` describes the rules.
+The client never sees the tool. In this example it sends a long log, and asks why a job failed:
 
-The first part decides whether a request may get the tool, and whether that pays.
+- First call: the log with a cut, ``[… all 22,450 characters: headstart_retrieve("199403d8") …]``,
+  the question, and our tool ``headstart_retrieve``.
+- The model says "Let me look." and calls ``headstart_retrieve`` with ``{"id": "199403d8"}``.
+- Second call: the same prompt, the model's message, and the text of the log as the tool's result.
+- The model says "The disk was full." The client gets one answer: "Let me look. The disk was full."
+
+The steps of a request:
+
+1. ``RecoverableCalls.may_send`` decides whether the request may have cuts and the tool.
+2. ``RecoverableCalls.prepare`` puts the hidden calls of earlier answers back into their places, so
+   that the provider's prompt cache and signatures stay valid. Then it cuts texts and adds the tool.
+3. ``RecoverableCalls.send`` makes the first call. ``_RecoveredAnswer`` passes the answer on up to a
+   call of our tool, and then makes a further call for each round of retrievals.
+4. ``_VisibleEvents`` joins the events of all calls to the events of one answer.
+5. At the end, the hidden calls are kept for later requests (``HiddenTurns``), and their cost is
+   weighed against the saving (``RecoveryBalance``).
+
+``docs/compression.md`` describes the rules.
 """
 
 from __future__ import annotations
@@ -37,11 +51,7 @@ from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamProtocolError
 from headstart.middleware.reading import SSEDecoder
 from headstart.middleware.router import conversation
-from headstart.middleware.shaping.steps import (
-    answer_writer,
-    ending_of,
-    with_document,
-)
+from headstart.middleware.shaping.steps import answer_writer, ending_of, with_document
 from headstart.policies.freshness import compressed_transform
 from headstart.reply import Reply, Transcript
 from headstart.types import (
@@ -71,17 +81,42 @@ if TYPE_CHECKING:
     from headstart.types import Call, ChatRequest, Completion, Memo, StreamEvent
 
 
+MODE: Literal["recoverable"] = "recoverable"
+TOOL = Tool(name=RETRIEVE, description=result.DESCRIPTION, parameters=result.PARAMETERS)
+
+# Which requests get the tool
 READ_AGAIN_CHARS = 8_000
 """The most characters before the cut if the tool is added in the middle of a conversation. The
 provider has to read them again; they are about 2,000 tokens."""
 _OTHER_FORMS = frozenset({"functions", "context_management"})
 """Fields with which tools have another form, or with which the provider itself removes messages."""
+REFUSED = (400, 404, 405, 422, 501)
+"""Statuses with which a provider may refuse tools."""
+
+# Whether the mode pays
 _LEAST_REQUESTS = 20
 """The mode may pause after this many requests with cuts."""
 _PAUSE = 200
 """The mode pauses for this many requests."""
 _OUTPUT_PRICE = 4.0
 """The usual price of an output token, in input tokens."""
+
+# Memory between requests
+KEPT_S = 3600.0
+"""Seconds for which the hidden calls of an answer are kept after their last use."""
+KEPT_BYTES = 32 * 2**20
+"""Memory for the hidden calls of all conversations."""
+_CONVERSATIONS = 10_000
+"""The most conversations that keep their cuts while the mode pauses for new ones."""
+_MODELS = 256
+"""The most models for which something is learned. Clients name models, so there must be a bound."""
+
+_ENDINGS = (Finished, UsageReported, Ended)
+"""The last events of a call. The answer of several calls has its own."""
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+
+
+# --- which requests get the tool, and whether that pays -------------------------------------------
 
 
 def may_recover(asked: CanonicalRequest) -> bool:
@@ -120,11 +155,15 @@ def offers_tool(*, has_tools: bool, opening: int, before_cut: int | None) -> boo
 
 @dataclass(slots=True)
 class RecoveryBalance:
-    """The savings of cuts on a route and model, and the cost of retrievals, in input tokens."""
+    """The savings of cuts on a route and model, and the cost of retrievals, in input tokens.
+
+    If the cost is higher, the mode pauses for new conversations, and then starts anew.
+    """
 
     saved: float = 0.0
     spent: float = 0.0
     requests: int = 0
+    """Requests with cuts since the last pause."""
     paused: int = 0
     """The number of requests for which the mode stays off; 0 while it is in use."""
 
@@ -149,22 +188,7 @@ class RecoveryBalance:
         return True
 
 
-# --- the steps ------------------------------------------------------------------------------------
-
-MODE: Literal["recoverable"] = "recoverable"
-TOOL = Tool(name=RETRIEVE, description=result.DESCRIPTION, parameters=result.PARAMETERS)
-KEPT_S = 3600.0
-"""Seconds for which the hidden calls of an answer are kept after their last use."""
-KEPT_BYTES = 32 * 2**20
-"""Memory for the hidden calls of all conversations."""
-_CONVERSATIONS = 10_000
-"""The most conversations that keep their cuts while the mode pauses for new ones."""
-_MODELS = 256
-"""The most models for which something is learned. Clients name models, so there must be a bound."""
-REFUSED = (400, 404, 405, 422, 501)
-"""Statuses with which a provider may refuse tools."""
-_ENDINGS = (Finished, UsageReported, Ended)
-_CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+# --- what is kept between requests ----------------------------------------------------------------
 
 
 class HiddenTurn(NamedTuple):
@@ -174,7 +198,9 @@ class HiddenTurn(NamedTuple):
     results: list[PromptMessage]
     """Our results, which are put beside the results that the client sends."""
     size: int
+    """Bytes of the messages and results in JSON."""
     until: float
+    """When it is dropped if it is not used again, in seconds of ``time.monotonic``."""
 
 
 class HiddenTurns:
@@ -259,7 +285,11 @@ def _text_and_others(message: PromptMessage) -> tuple[str, list[Any]]:
 
 
 def _line(role: str, said: str, beside: Sequence[Any], calls: Sequence[str]) -> bytes:
+    """Return a message in the form in which a request and our own answer are equal."""
     return msgspec.json.encode([role, said, beside, calls])
+
+
+# --- the prompt -----------------------------------------------------------------------------------
 
 
 class PromptWithTool(NamedTuple):
@@ -279,7 +309,7 @@ class RecoverableCalls:
     turns: HiddenTurns = field(default_factory=HiddenTurns)
     _balances: dict[str, RecoveryBalance] = field(default_factory=dict)
     _no_tools: set[str] = field(default_factory=set)
-    """Models that refused a request with our tool."""
+    """Models that have refused a request with our tool."""
     _begun: Latest[str, None] = field(default_factory=lambda: Latest(_CONVERSATIONS))
     """Conversations with cuts, by their digests."""
 
@@ -291,21 +321,21 @@ class RecoverableCalls:
         asked = context.read(call, request)
         if asked is None or not may_recover(asked) or form.continues_answer(request.document):
             return False
-        balance = self._balances.get(request.model)
         if conversation(call.caller, request) in self._begun:
-            return True
+            return True  # its next request must have the same tools, or the prompt cache is lost
+        balance = self._balances.get(request.model)
         return balance is None or not balance.is_paused()
 
     def prepare(
         self, call: Call, request: ChatRequest, options: CompressOptions, memo: Memo
     ) -> PromptWithTool | None:
-        """Return the request with hidden calls, cuts and the tool; None without a cut or the tool.
+        """Return the request with hidden calls, cuts and the tool; None if it gets no tool.
 
         ``options`` are the other arguments of ``compress``.
         """
         form = DIALECTS[call.dialect].form
         digest = _ConversationDigest(_caller(call))
-        document = self._with_hidden(request.document, form, digest)
+        document = self._with_hidden_turns(request.document, form, digest)
         prompt = None if document is None else form.read(document)
         if document is None or prompt is None:
             return None
@@ -327,28 +357,33 @@ class RecoverableCalls:
             with_document(call, form.with_tool(document, tools[0])), compression, digest
         )
 
-    def _with_hidden(
+    def _with_hidden_turns(
         self, document: dict[str, Any], form: RequestForm, digest: _ConversationDigest
     ) -> dict[str, Any] | None:
-        """Return the document with the hidden calls of earlier answers; None if it is malformed."""
+        """Return the document with the hidden calls of earlier answers; None if it is malformed.
+
+        ``digest`` gets all messages of the client.
+        """
         now = time.monotonic()
         messages: list[PromptMessage] = []
+        # Our results of the turn before, which go before the client's next message.
         results: list[PromptMessage] = []
         previous: PromptMessage = {}
         changed = False
         try:
             digest.add(form.system(document))
-            for own in document[form.field]:
-                key = digest.add(form.split(own, previous))
-                previous = own
-                turn = self.turns.find(key, now) if own.get("role") == form.assistant else None
+            for message in document[form.field]:
+                key = digest.add(form.split(message, previous))
+                previous = message
+                is_answer = message.get("role") == form.assistant
+                turn = self.turns.find(key, now) if is_answer else None
                 if turn is not None:
                     changed = True
                     messages += turn.messages
                     results = turn.results
-                    continue
-                messages += form.before(results, own) if results else [own]
-                results = []
+                else:
+                    messages += form.before(results, message) if results else [message]
+                    results = []
         except (AttributeError, KeyError, TypeError):
             return None
         return {**document, form.field: messages} if changed else document
@@ -359,7 +394,7 @@ class RecoverableCalls:
         """Send a request with cuts. Raises UpstreamError. ``plain`` is the client's own request."""
         assert plain.request is not None
         reply = await rest.send(prompt.call, compressed_transform(MODE))
-        if not reply.is_plain:
+        if not reply.is_plain:  # its pieces cannot be read, so a call of our tool would pass
             await rest.leave()
             return await rest.send(plain)
         self._begun[conversation(plain.caller, plain.request)] = None
@@ -385,6 +420,9 @@ class RecoverableCalls:
             balance.add(saved, rounds, self.settings.cached_share)
 
 
+# --- the answer -----------------------------------------------------------------------------------
+
+
 @dataclass
 class _RecoveredAnswer:
     """The answer to a request with cuts: one call, and one more for each round of retrievals."""
@@ -394,12 +432,15 @@ class _RecoveredAnswer:
     rest: RestOfSteps
     context: StepContext
     plain: Call
+    """The client's own request, without cuts and without the tool."""
     reply: Reply
+    """The answer to the first call."""
     source: AsyncIterator[Piece]
+    """The pieces of that answer."""
     parts: list[Transcript] = field(default_factory=list)
-    """The calls of the model, each with its answer."""
+    """The answers of the model, one for each call."""
     hidden: list[PromptMessage] = field(default_factory=list)
-    """Messages since the client's last one."""
+    """The messages that the further calls have added to the prompt."""
 
     @property
     def dialect(self) -> Dialect:
@@ -407,27 +448,11 @@ class _RecoveredAnswer:
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Yield the answer: unchanged up to the first call of our tool, and rewritten after it."""
-        request = self.plain.request
-        assert request is not None
-        shown, late = Transcript(), None
-        held: list[Piece] = []
-        source = _with_ends_apart(self.source, self.dialect) if request.stream else self.source
-        async for piece in source:
-            if held or not request.stream or _calls_our_tool(piece.events):
-                held.append(piece)
-                continue
-            if late is not None:
-                yield late
-                late = None
-            if piece.events or not shown.content:
-                shown.add(piece)
+        shown, held = Transcript(), list[Piece]()
+        async with aclosing(self._unchanged(shown, held)) as unchanged:
+            async for piece in unchanged:
                 yield piece
-            else:
-                # The end of a block is held back: if our call follows, the writer below writes it.
-                late = piece
         first = self.parts[0]
-        if late is not None and not held:
-            yield late
         if not any(_calls_our_tool(piece.events) for piece in held):
             for piece in held:
                 yield piece
@@ -435,28 +460,55 @@ class _RecoveredAnswer:
             return
         now, transforms = self.context.clock(), self.reply.transforms
         write = answer_writer(self.plain, transforms, now, first.start, shown.events)
-        filtered = _VisibleEvents(shown.events)
-        if news := filtered.take(event for piece in held for event in piece.events):
+        visible = _VisibleEvents(shown.events)
+        if news := visible.take(event for piece in held for event in piece.events):
             yield write(news)
-        async with aclosing(self._rounds(filtered)) as rounds:
+        async with aclosing(self._rounds(visible)) as rounds:
             async for events in rounds:
                 yield write(events)
 
-    async def _rounds(self, visible: _VisibleEvents) -> AsyncGenerator[list[StreamEvent]]:
-        """Yield the events of the further calls. Raises HeadstartError."""
-        call = self.prompt.call
-        for number in range(self.calls.settings.retrievals + 1):
-            completion = self._completion()
-            own, others = _split_calls(completion)
-            if not own or others:
-                break
-            if number == self.calls.settings.retrievals:
-                call = self._as_round(self.plain)
+    async def _unchanged(self, shown: Transcript, held: list[Piece]) -> AsyncGenerator[Piece]:
+        """Yield the pieces of the first answer before a call of our tool.
+
+        ``shown`` gets the events of these pieces, ``held`` all other pieces. An answer that is no
+        stream is held as a whole.
+        """
+        assert self.plain.request is not None
+        is_stream = self.plain.request.stream
+        source = _with_ends_apart(self.source, self.dialect) if is_stream else self.source
+        end_of_block: Piece | None = None
+        async for piece in source:
+            if held or not is_stream or _calls_our_tool(piece.events):
+                held.append(piece)
+                continue
+            if end_of_block is not None:
+                yield end_of_block
+                end_of_block = None
+            if piece.events or not shown.content:
+                shown.add(piece)
+                yield piece
             else:
-                call = self._next_call(call, completion, own)
+                # If a call of our tool follows, ``answer_writer`` writes the end of the block.
+                end_of_block = piece
+        if end_of_block is not None and not held:
+            yield end_of_block
+
+    async def _rounds(self, visible: _VisibleEvents) -> AsyncGenerator[list[StreamEvent]]:
+        """Make the further calls, and yield their events. Raises HeadstartError."""
+        call = self.prompt.call
+        most = self.calls.settings.retrievals
+        for number in range(most + 1):
+            completion = self._completion()
+            ours, others = _split_calls(completion)
+            if not ours or others:
+                break  # the answer is complete, or the client has to run its own tools first
+            if number < most:
+                call = self._next_call(call, completion, ours)
+            else:
+                call = self._as_round(self.plain)  # the model must answer now, without the tool
             async with await self._send(call) as reply:
                 self.parts.append(reply.transcript)
-                visible.begin()
+                visible.begin_round()
                 async for piece in reply.pieces:
                     if news := visible.take(piece.events):
                         yield news
@@ -478,18 +530,20 @@ class _RecoveredAnswer:
         return await self.rest.send(call)
 
     def _as_round(self, call: Call) -> Call:
+        """Return a call that is booked as one for a retrieval."""
         log = self.plain.log.branch()
         return msgspec.structs.replace(call, role=AttemptRole.RETRIEVE, log=log)
 
-    def _next_call(self, call: Call, completion: Completion, own: Sequence[ToolCall]) -> Call:
+    def _next_call(self, call: Call, completion: Completion, ours: Sequence[ToolCall]) -> Call:
         """Return the next call: this one, with the model's tool calls and their results added."""
         assert call.request is not None
-        news = [self._message(completion), *self._results(own)]
+        news = [self._message(completion), *self._results(ours)]
         self.hidden += news
         document = self.dialect.form.with_turns(call.request.document, news)
         return self._as_round(with_document(call, document))
 
     def _completion(self) -> Completion:
+        """Return the last answer of the model. Raises UpstreamProtocolError if it is not whole."""
         part = self.parts[-1]
         if part.finished and not part.ended:
             part.feed((Ended(),))  # some dialects have no terminal event
@@ -499,24 +553,21 @@ class _RecoveredAnswer:
         return completion
 
     def _message(self, completion: Completion) -> PromptMessage:
+        """Return an answer as a message of a prompt."""
         body = self.dialect.write_body(completion, self.dialect.new_id(), completion.created)
         return self.dialect.form.answer_message(msgspec.json.decode(body))
 
-    def _results(self, own: Sequence[ToolCall]) -> list[PromptMessage]:
+    def _results(self, ours: Sequence[ToolCall]) -> list[PromptMessage]:
+        """Return the results of calls of our tool as messages of a prompt."""
         cut = self.prompt.compression.cut_texts
-        parts = [
-            ResultPart(
-                id=each.id,
-                name=each.name,
-                content=(TextPart(text=result.retrieve(cut, each.arguments)),),
-            )
-            for each in own
-        ]
-        messages = tuple(Message(role="tool", parts=(part,)) for part in parts)
-        written: list[PromptMessage] = _written(self.plain, messages=messages)[
-            self.dialect.form.field
-        ]
-        return written
+        messages = []
+        for each in ours:
+            text = TextPart(text=result.retrieve(cut, each.arguments))
+            part = ResultPart(id=each.id, name=each.name, content=(text,))
+            messages.append(Message(role="tool", parts=(part,)))
+        body = _written(self.plain, messages=tuple(messages))
+        results: list[PromptMessage] = body[self.dialect.form.field]
+        return results
 
     def _finish(self, visible: Transcript) -> None:
         """Keep the hidden calls for later requests, and book the rounds. Never raises."""
@@ -527,6 +578,7 @@ class _RecoveredAnswer:
             self.context.note_failure("compression", error)
 
     def _book(self) -> None:
+        """Book the saving of the cuts, and the cost of the further calls."""
         compression, request = self.prompt.compression, self.plain.request
         rounds = [self.dialect.tokens(part.usage or {}) for part in self.parts[1:]]
         if compression.spans and request is not None:
@@ -540,44 +592,48 @@ class _RecoveredAnswer:
             self.plain.log.shaped.append(row)
 
     def _keep(self, visible: Transcript) -> None:
+        """Keep the hidden calls of this answer, and the results that its next request must have."""
         now = self.context.clock()
         answer, last = visible.completion(now), self.parts[-1].completion(now)
         if answer is None or last is None:
             return
-        own, _ = _split_calls(last)
-        if self.hidden or own:
+        ours, _ = _split_calls(last)
+        if self.hidden or ours:
             messages = [*self.hidden, self._message(last)]
-            results = self._results(own) if own else []
-            self.calls.turns.keep(
-                self.prompt.conversation.answered(answer), messages, results, time.monotonic()
-            )
+            results = self._results(ours) if ours else []
+            key = self.prompt.conversation.answered(answer)
+            self.calls.turns.keep(key, messages, results, time.monotonic())
 
 
 class _VisibleEvents:
-    """Joins the events of all calls, without those of our tool, into the events of one answer."""
+    """Joins the events of all calls, without those of our tool, into the events of one answer.
+
+    Each call numbers its content blocks and tool calls from 0. The client sees one sequence: if it
+    got the blocks 0 and 1 of the first call, block 0 of the second call is block 2.
+    """
 
     def __init__(self, shown: Sequence[StreamEvent]) -> None:
+        """``shown``: the events of the first call that the client has got already."""
         self.transcript = Transcript()
         """The answer that the client gets."""
         self.transcript.feed(shown)
-        self._base = 0
+        self._is_first_round = True
+        self._first_block = 0
         """The number that the client sees for the first content block of this round."""
-        self._calls = 0
+        self._visible_calls = 0
         """The number of calls of the client's tools so far."""
-        self._first = True
-        """Whether this is the first round."""
-        self._numbers: dict[int, int] = {}
-        """The number that the client sees for each tool call of this round; -1 for our tool."""
+        self._call_numbers: dict[int, int | None] = {}
+        """The number that the client sees for each tool call of this round; None for our tool."""
         for event in shown:
             if isinstance(event, ToolCallDelta):
-                self._number(event)
+                self._call_number(event)
 
-    def begin(self) -> None:
+    def begin_round(self) -> None:
         """Begin the next call of the model."""
         blocks = [_block_of(event) for event in self.transcript.events]
-        self._base = max(blocks, default=-1) + 1
-        self._numbers = {}
-        self._first = False
+        self._first_block = max(blocks, default=-1) + 1
+        self._call_numbers = {}
+        self._is_first_round = False
 
     def take(self, events: Iterable[StreamEvent]) -> list[StreamEvent]:
         """Return the events for the client. Raises UpstreamProtocolError."""
@@ -591,37 +647,41 @@ class _VisibleEvents:
                 case ErrorReported():
                     raise UpstreamProtocolError(event.message)
                 case ToolCallDelta():
-                    number = self._number(event)
-                    if number >= 0:
+                    number = self._call_number(event)
+                    if number is not None:
                         yield msgspec.structs.replace(event, index=number)
-                case Started() if not self._first:
-                    continue
-                case ExtraDelta(choice=None) if not self._first:
-                    continue
+                case Started() | ExtraDelta(choice=None) if not self._is_first_round:
+                    continue  # the client has the head of the answer
                 case ExtraDelta():
-                    yield self._moved(event)
+                    yield self._renumbered(event)
                 case TextDelta() | ReasoningDelta() if event.block is not None:
-                    yield msgspec.structs.replace(event, block=event.block + self._base)
+                    yield msgspec.structs.replace(event, block=event.block + self._first_block)
                 case _ if not isinstance(event, _ENDINGS):
                     yield event
 
-    def _number(self, event: ToolCallDelta) -> int:
-        known = self._numbers.get(event.index)
-        if known is None:
-            known = -1 if event.name == RETRIEVE else self._calls
-            self._calls += known >= 0
-            self._numbers[event.index] = known
-        return known
+    def _call_number(self, event: ToolCallDelta) -> int | None:
+        """Return the number that the client sees for a tool call; None for our tool."""
+        if event.index not in self._call_numbers:  # only the first event of a call has its name
+            if event.name == RETRIEVE:
+                self._call_numbers[event.index] = None
+            else:
+                self._call_numbers[event.index] = self._visible_calls
+                self._visible_calls += 1
+        return self._call_numbers[event.index]
 
-    def _moved(self, event: ExtraDelta) -> ExtraDelta:
+    def _renumbered(self, event: ExtraDelta) -> ExtraDelta:
+        """Return an event with the client's numbers of the content blocks that it describes."""
         details = event.fields.get(CONTENT_BLOCKS)
-        if not self._base or not isinstance(details, list):
+        if not self._first_block or not isinstance(details, list):
             return event
-        moved = [
-            {**each, "index": each["index"] + self._base} if "index" in each else each
+        renumbered = [
+            {**each, "index": each["index"] + self._first_block} if "index" in each else each
             for each in details
         ]
-        return msgspec.structs.replace(event, fields={**event.fields, CONTENT_BLOCKS: moved})
+        return msgspec.structs.replace(event, fields={**event.fields, CONTENT_BLOCKS: renumbered})
+
+
+# --- small functions ------------------------------------------------------------------------------
 
 
 async def _with_ends_apart(pieces: AsyncIterator[Piece], dialect: Dialect) -> AsyncGenerator[Piece]:
@@ -654,6 +714,7 @@ def _split_calls(answer: Completion) -> tuple[list[ToolCall], list[ToolCall]]:
 
 
 def _block_of(event: StreamEvent) -> int:
+    """Return the highest number of a content block in an event; -1: it has none."""
     if isinstance(event, TextDelta | ReasoningDelta):
         return -1 if event.block is None else event.block
     if isinstance(event, ExtraDelta) and isinstance(event.fields.get(CONTENT_BLOCKS), list):
@@ -662,7 +723,10 @@ def _block_of(event: StreamEvent) -> int:
 
 
 def _written(call: Call, **fields: Any) -> dict[str, Any]:
-    """Return a body of the call's dialect with these fields of a canonical request."""
+    """Return a body of the call's dialect with these fields of a canonical request.
+
+    The model's name and the limit of tokens in it have no meaning.
+    """
     request = CanonicalRequest(**{"model": "m", "messages": (), **fields})
     written = DIALECTS[call.dialect].write_request(request, Quirks(default_max_tokens=1))
     body: dict[str, Any] = msgspec.json.decode(written.body)
@@ -670,11 +734,13 @@ def _written(call: Call, **fields: Any) -> dict[str, Any]:
 
 
 def _caller(call: Call) -> bytes:
+    """Return what tells this caller from others: its name, its route and its credentials."""
     held = [value for name, value in call.headers if name in _CREDENTIALS]
     return msgspec.json.encode([call.caller, call.route, [v.decode("latin-1") for v in held]])
 
 
 def _opening_chars(messages: Sequence[PromptMessage]) -> int:
+    """Return the number of characters up to the end of the first message of the user."""
     total = 0
     for message in messages:
         total += sum(map(len, texts(message)))
