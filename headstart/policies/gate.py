@@ -2,7 +2,9 @@
 
 A question is encoded if its nearest sketch is at least as similar as the gate. Each learning domain
 has its own gate, which follows from its labels. They are counted in ranges of the similarity of the
-nearest sketch. The gate is the upper end of the highest closed range.
+nearest sketch. The gate is the upper end of the highest closed range. For example, a domain with a
+learned rule compared 200 questions whose nearest sketch was at 0.3 to 0.4, and two of them had
+equal answers. This range is closed, so questions below 0.4 are not encoded.
 
 - **When a range is closed:** if less than the share ``WORTH`` of the questions in it and in all
   higher ranges had the same answer as their neighbour. The higher ranges count too, because a less
@@ -170,17 +172,16 @@ class GateCounts(Frozen, frozen=True):
         If nothing is served, the gate costs no hits. Then only equal answers or a gate that was
         lowered are a sign.
         """
-        known, nothing = self.fruitless_at, rule == NOTHING_SERVED
+        known, nothing_served = self.fruitless_at, rule == NOTHING_SERVED
         if known is None:
-            return MOST_FRUITLESS if nothing else 0
-        if nothing and least > known.least + SAME_GATE:
+            return MOST_FRUITLESS if nothing_served else 0
+        if nothing_served and least > known.least + SAME_GATE:
             return self.fruitless
-        other = known.rule != rule and not nothing
-        errors = max(by_chance - known.by_chance, 0.0)
-        equal_now = equal - known.equal > errors + CHANCE * sqrt(errors)
-        if other or abs(known.least - least) > SAME_GATE or equal_now:
-            return 0
-        return self.fruitless
+        other_rule = known.rule != rule and not nothing_served
+        other_gate = abs(known.least - least) > SAME_GATE
+        errors = max(by_chance - known.by_chance, 0.0)  # the equal answers that chance explains
+        sign_of_hits = equal - known.equal > errors + CHANCE * sqrt(errors)
+        return 0 if other_rule or other_gate or sign_of_hits else self.fruitless
 
     @property
     def lost(self) -> float:
@@ -271,12 +272,44 @@ def gate_of(
 
     ``learned`` tells whether the domain has a learned rule. ``least_served`` is the lowest
     similarity that this rule serves, or None if it serves nothing; ``refusal`` is the reason for
-    that. ``rule`` changes when another rule decides about hits, and may be ``NOTHING_SERVED``. The
-    gate is the upper end of the highest closed range. ``same_words``: the domain serves pairs with
-    the same words, and nothing else.
+    that. ``rule`` changes when another rule decides about hits, and may be ``NOTHING_SERVED``.
+    ``same_words``: the domain serves pairs with the same words, and nothing else.
+    """
+    least, equal_share = _close_ranges(labels, counts, noise, learned=learned)
+    if least_served is not None:
+        least = max(least, min(least_served - MARGIN, HIGHEST))
+    if learned:
+        least = max(least, LOWEST)
+    if least != OPEN:
+        least = max(least - counts.lowered, LOWEST)
+    passing = 1.0
+    if rule == NOTHING_SERVED and least >= FEW_NEAR:
+        passing = min(max(equal_share / HOPEFUL, LEAST_PASSING), 1.0)
+    # The labels of the ranges below the gate; a range ends where the next begins.
+    below = max(int((least - LOWEST) / WIDTH + 0.001), 0)
+    equal, by_chance = sum(labels.same[:below]), noise.false_agree * sum(labels.compared[:below])
+    return Gate(
+        least=least,
+        share=counts.share_below(least, rule, equal, by_chance),
+        passing=passing,
+        refusal=refusal,
+        rule=rule,
+        equal=equal,
+        by_chance=by_chance,
+        same_words_from=HIGHEST if same_words else inf,
+    )
+
+
+def _close_ranges(
+    labels: SketchLabels, counts: GateCounts, noise: JudgeNoise, *, learned: bool
+) -> tuple[float, float]:
+    """Return the upper end of the highest closed range, and the share of equal answers above it.
+
+    If no range is closed, the end is ``OPEN``. The share is an estimate that begins at ``UNKNOWN``.
     """
     least = OPEN
-    seen_from_here_up = equal_from_here_up = reached = equal_reached = 0.0
+    seen_from_here_up = equal_from_here_up = 0.0  # without the questions above all ranges
+    reached = equal_reached = 0.0  # the questions above this range
     discernment = 1 - noise.false_agree - noise.false_disagree
     compared, same = (*labels.compared, labels.compared_above), (*labels.same, labels.same_above)
     for place in range(RANGES, -1, -1):
@@ -294,28 +327,7 @@ def gate_of(
                 break
         reached += seen_here
         equal_reached += equal_here
-    if least_served is not None:
-        least = max(least, min(least_served - MARGIN, HIGHEST))
-    if learned:
-        least = max(least, LOWEST)
-    if least != OPEN:
-        least = max(least - counts.lowered, LOWEST)
-    passing = 1.0
-    if rule == NOTHING_SERVED and least >= FEW_NEAR:
-        hope = (max(equal_reached, 0.0) + UNKNOWN) / (reached + 1)
-        passing = min(max(hope / HOPEFUL, LEAST_PASSING), 1.0)
-    closed = max(int((least - LOWEST) / WIDTH + 0.001), 0)  # a range ends where the next begins
-    equal, by_chance = sum(labels.same[:closed]), noise.false_agree * sum(labels.compared[:closed])
-    return Gate(
-        least=least,
-        share=counts.share_below(least, rule, equal, by_chance),
-        passing=passing,
-        refusal=refusal,
-        rule=rule,
-        equal=equal,
-        by_chance=by_chance,
-        same_words_from=HIGHEST if same_words else inf,
-    )
+    return least, (max(equal_reached, 0.0) + UNKNOWN) / (reached + 1)
 
 
 NOTHING_SEEN = GateCounts()

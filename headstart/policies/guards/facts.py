@@ -1,7 +1,9 @@
 """The facts of a prompt: numbers and units, dates, quantifiers, comparisons, names.
 
 Each kind of fact has a function that reads it from the words of a prompt, and a guard
-(``…_differ``) that compares it with the same fact of another prompt.
+(``…_differ``) that compares it with the same fact of another prompt. For example, "Do all trains to
+Rome on Monday take more than 5 hours?" has the quantity ("5", "hour"), the date "monday" with the
+relation "at", the quantifier "all", the limit "least" with the bound ">", and the name "rome".
 """
 
 from __future__ import annotations
@@ -98,12 +100,13 @@ def numbers_differ(a: Parse, b: Parse) -> bool:
     "1 litre" is "one litre" and "a litre".
     """
     ours, theirs = (Counter(value for value, _ in side.quantities) for side in (a, b))
-    if ours == theirs:
+    only_ours, only_theirs = ours - theirs, theirs - ours
+    if not only_ours and not only_theirs:
         return False
-    counting, other = (a, b) if ours - theirs else (b, a)
-    if (ours - theirs) + (theirs - ours) != Counter("1"):
+    if only_ours + only_theirs != Counter(["1"]):
         return True
-    counted = {after for word, after in pairwise(counting.stems) if word == "1"}
+    with_digit, other = (a, b) if only_ours else (b, a)
+    counted = {after for word, after in pairwise(with_digit.stems) if word == "1"}
     triples = zip(("", *other.stems), other.stems, other.stems[1:], strict=False)
     return counted.isdisjoint(
         after for before, word, after in triples if word in _ONE and before != "half"
@@ -130,6 +133,7 @@ def units_differ(a: Parse, b: Parse) -> bool:
 
 
 def _vague_times_differ(a: Parse, b: Parse) -> bool:
+    """Tell whether each has a time that the other lacks: "a few minutes", "a few hours"."""
     ours, theirs = (
         {after for word, after in pairwise(side.stems) if word in _BEFORE_TIME_UNIT} & _TIME_UNITS
         for side in (a, b)
@@ -161,6 +165,7 @@ def _number_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
 
 
 def _digits_at(words: Sequence[Word], place: int) -> tuple[str, int]:
+    """Return the number in digits at ``place``, and the place after it: "5", "5th", "5k"."""
     text, after = words[place].text, place + 1
     if after == len(words):
         return _canonical_number(text), after
@@ -175,27 +180,33 @@ def _digits_at(words: Sequence[Word], place: int) -> tuple[str, int]:
 
 
 def _spelled_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
-    start, total, current, tens = place, 0, 0, False
+    """Return the number in words at ``place``, or None for a single "one", and the place after it.
+
+    After "two thousand three hundred", ``total`` is 2000, and ``rest`` is 300.
+    """
+    start, total, rest, after_tens = place, 0, 0, False
     while place < len(words):
         text = words[place].text
         scale = _SCALE.get(text)
-        small = _SMALL.get(text, _AFTER_TENS.get(text) if tens else None)
-        if small is not None and (place == start or current % 100 == 0 or (tens and small < 10)):
-            current += small
-            tens = 20 <= small < 100
-        elif scale == 100 and current < 100:
-            current = max(current, 1) * 100
+        small = _SMALL.get(text, _AFTER_TENS.get(text) if after_tens else None)
+        continues = place == start or rest % 100 == 0
+        if small is not None and (continues or (after_tens and small < 10)):
+            rest += small
+            after_tens = 20 <= small < 100
+        elif scale == 100 and rest < 100:
+            rest = max(rest, 1) * 100
         elif scale is not None and scale > 100:
-            total, current = total + max(current, 1) * scale, 0
+            total, rest = total + max(rest, 1) * scale, 0
         else:
             break
         place += 1
     if words[start].text == "one" and place == start + 1:
         return None, place
-    return str(total + current), place
+    return str(total + rest), place
 
 
 def _unit_at(words: Sequence[Word], place: int, after: int) -> str:
+    """Return the unit after the number ``place:after``, or the currency before it; "": none."""
     if after < len(words):
         unit = _UNIT_OF.get(stem(words[after].text))
         if unit is not None:
@@ -216,14 +227,16 @@ def _canonical_number(digits: str) -> str:
 
 # --- days and months -----------------------------------------------------------------------------
 
-_DATE_NAMES = words_of("""
-    monday tuesday wednesday thursday friday saturday sunday
+_MONTH_NAMES = """
     january february march april may june july august september october november december
+"""
+_SHORT_MONTH_NAMES = "jan feb apr jun jul aug sep sept oct nov dec"
+MONTHS = stems_of(_MONTH_NAMES + _SHORT_MONTH_NAMES)
+_DATE_NAMES = words_of(_MONTH_NAMES) | words_of("""
+    monday tuesday wednesday thursday friday saturday sunday
     today tomorrow yesterday tonight weekend weekday
 """)
-_SHORT_DATE_NAMES = words_of(
-    "mon tue tues wed thu thur thurs fri jan feb apr jun jul aug sep sept oct nov dec"
-)
+_SHORT_DATE_NAMES = words_of("mon tue tues wed thu thur thurs fri " + _SHORT_MONTH_NAMES)
 _DATE_OF = (
     {name: name for name in _DATE_NAMES}
     | {name + "s": name for name in _DATE_NAMES}
@@ -236,26 +249,15 @@ _BEFORE_MONTH = words_of("in since until till during last next early late mid")
 _PERIOD = re.compile(
     r"(?:19|20)\d\d|[qh][1-4]|year|quarter|month|week|season|winter|summer|holidays?"
 )
-MONTHS = stems_of("""
-    january february march april may june july august september october november december
-    jan feb apr jun jul aug sep sept oct nov dec
-""")
 _CLOCK = words_of("am pm a.m p.m o'clock")
-_RELATIONS = word_classes(
-    {
-        "before": "before until till by",
-        "after": "after since",
-        "at": "on in at during",
-        "from": "from",
-    }
-)
-_PART_OF_DAY = word_classes(
-    {
-        "morning": "morning mornings",
-        "afternoon": "afternoon afternoons",
-        "evening": "evening evenings night nights",
-    }
-)
+_RELATIONS = word_classes({
+    "before": "before until till by", "after": "after since", "at": "on in at during",
+    "from": "from",
+})  # fmt: skip
+_PART_OF_DAY = word_classes({
+    "morning": "morning mornings", "afternoon": "afternoon afternoons",
+    "evening": "evening evenings night nights",
+})  # fmt: skip
 _PARTS_BY_CLOCK = {"am": {"morning"}, "pm": {"afternoon", "evening"}}
 _PART_OF_PERIOD = word_classes(
     {"start": "beginning start early", "middle": "middle mid", "end": "end late"}
@@ -265,7 +267,6 @@ _LONGEST_PERIOD = 4
 """The most words after "the end" of a period: "of the following year"."""
 _IN_DATE = words_of("the of early mid late first second last next this my your our st nd rd th")
 """Words between a preposition and its date: "before the 4th of March"."""
-
 _IN_PERIOD = _IN_DATE | words_of("a following past previous prior current coming upcoming around")
 """Words between "the end" and a period: "of the previous year"."""
 
@@ -274,7 +275,6 @@ def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the days and months of a prompt, sorted, and the relations to all its times.
 
     With a day or a month, parts of the day count, too; and so does "the end of the year".
-
     A relation is "before", "after" or "at"; it comes from the last word before the time that is not
     part of it. Times are days and months, years, seasons and the like, and times of day ("before
     3 pm").
@@ -290,22 +290,29 @@ def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
             _PERIOD.fullmatch(word.text) or (word.kind == "number" and _is_clock(words, place))
         ):
             continue
-        for before in reversed(words[read:place]):
-            if not (before.text.isdecimal() or before.text in _DATE_OF or before.text in _IN_DATE):
-                relation = _RELATIONS.get(before.text, "")
-                break
+        relation = _relation_in(words[read:place], relation)
         read = place
         relations.update(("at", "after") if relation == "from" else (relation,))
     texts = [word.text for word in words]
     if found:
-        found |= {
-            _PART_OF_DAY[word.text]
-            for before, word in zip(("", *texts), words, strict=False)
-            if word.text in _PART_OF_DAY and before != "good"
-        }
+        found.update(_parts_of_day(texts))
     if not _PART_OF_PERIOD.keys().isdisjoint(texts):
         found.update(_parts_of_periods(texts))
     return tuple(sorted(found)), frozenset(relations - {""})
+
+
+def _relation_in(words: Sequence[Word], known: str) -> str:
+    """Return the relation of the words before a time; ``known`` if there are none: "May 4"."""
+    for word in reversed(words):
+        if not (word.text.isdecimal() or word.text in _DATE_OF or word.text in _IN_DATE):
+            return _RELATIONS.get(word.text, "")
+    return known
+
+
+def _parts_of_day(texts: Sequence[str]) -> Iterator[str]:
+    for before, text in zip(("", *texts), texts, strict=False):
+        if text in _PART_OF_DAY and before != "good":
+            yield _PART_OF_DAY[text]
 
 
 def _parts_of_periods(texts: Sequence[str]) -> Iterator[str]:
@@ -332,19 +339,20 @@ def dates_differ(a: Parse, b: Parse) -> bool:
     "7 am" and "7 in the morning" are one time. "When is the start of the season?" is "When does the
     season start?".
     """
-    clocks = (unit for _, unit in (*a.quantities, *b.quantities))
-    told = frozenset[str]().union(*(_PARTS_BY_CLOCK.get(unit, ()) for unit in clocks))
-    if _more_dates(a, b) - told or _more_dates(b, a) - told:
+    units = (unit for _, unit in (*a.quantities, *b.quantities))
+    parts_by_clock = frozenset[str]().union(*(_PARTS_BY_CLOCK.get(unit, ()) for unit in units))
+    if _more_dates(a, b) - parts_by_clock or _more_dates(b, a) - parts_by_clock:
         return True
     return bool(a.when and b.when) and a.when.isdisjoint(b.when)
 
 
 def _more_dates(parse: Parse, other: Parse) -> set[str]:
     """Return the dates that the other prompt does not name, and not as a verb: "start"."""
-    said = {"start" if word == "begin" else word for word in other.stems}
-    said = set() if any(" " in each for each in other.dates) else said
     more = {*parse.dates} - {*other.dates}
-    return {each for each in more if each.partition(" ")[0] not in said}
+    if any(" " in each for each in other.dates):  # it names another part of a period
+        return more
+    others = {"start" if word == "begin" else word for word in other.stems}
+    return {each for each in more if each.partition(" ")[0] not in others}
 
 
 def _is_date(words: Sequence[Word], place: int) -> bool:
@@ -360,17 +368,11 @@ def _is_date(words: Sequence[Word], place: int) -> bool:
 # --- quantifiers ---------------------------------------------------------------------------------
 
 _ONLY = "only"
-_QUANTIFIER_CLASS = word_classes(
-    {
-        "all": "all every each everyone everybody everything entire whole",
-        "some": "some half someone somebody",
-        "both": "both",
-        "either": "either",
-        "one": "one single",
-        "several": "several multiple",
-        _ONLY: "only solely exclusively",
-    }
-)
+_QUANTIFIER_CLASS = word_classes({
+    "all": "all every each everyone everybody everything entire whole",
+    "some": "some half someone somebody", "both": "both", "either": "either", "one": "one single",
+    "several": "several multiple", _ONLY: "only solely exclusively",
+})  # fmt: skip
 _RIVAL_QUANTIFIERS = (
     ("all", "some"), ("all", "one"), ("all", "any"), ("both", "either"), ("one", "several"),
     ("all", "most"), ("any", "most"), ("some", "most"),
@@ -449,8 +451,7 @@ def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
 def _is_out_of_all(words: Sequence[Word]) -> bool:
     """Tell whether up to three words end with an "of all" that names what to choose from.
 
-    "(Out) of all seats, which are free?" and "first of all" do, "get rid of all of my orders" does
-    not.
+    Yes: "(Out) of all seats, which are free?", "first of all". No: "get rid of all of my orders".
     """
     texts = [word.text for word in words]
     if texts[-2:] != ["of", "all"]:
@@ -463,20 +464,16 @@ def _is_out_of_all(words: Sequence[Word]) -> bool:
 
 _LEAST, _MOST, _EXACT = "least", "most", "exact"
 _OPPOSITE = {_LEAST: _MOST, _MOST: _LEAST, _EXACT: _EXACT}
-_LIMITS = word_classes(
-    {
-        _LEAST: "least over above exceeding minimum min after beyond",
-        _MOST: "most under below maximum max before until till within by",
-        _EXACT: "exactly precisely",
-    }
-)
+_LIMITS = word_classes({
+    _LEAST: "least over above exceeding minimum min after beyond",
+    _MOST: "most under below maximum max before until till within by",
+    _EXACT: "exactly precisely",
+})  # fmt: skip
 """Words that set a limit before a number: "over 18"."""
-_THAN = word_classes(
-    {
-        _LEAST: "more greater larger bigger higher longer older later",
-        _MOST: "less fewer smaller lower shorter younger earlier cheaper",
-    }
-)
+_THAN = word_classes({
+    _LEAST: "more greater larger bigger higher longer older later",
+    _MOST: "less fewer smaller lower shorter younger earlier cheaper",
+})  # fmt: skip
 """Words that set a limit together with "than" before a number ("more than 5"), or with "or" after
 it ("5 or more")."""
 _BESIDE_OR = _THAN | word_classes({_LEAST: "over above", _MOST: "under below"})
@@ -545,7 +542,7 @@ def limits(words: Sequence[Word]) -> tuple[frozenset[str], frozenset[str]]:
         after = [other.text for other in words[place + 1 : place + 4]]
         limit = next((_BESIDE_OR.get(other) for one, other in pairwise(after) if one == "or"), None)
         bound = _INCLUSIVE.get(limit or "")
-        if limit is None:
+        if limit is None:  # not "5 or more"
             limit, bound = _limit_before([text for text in before if text not in _BEFORE_AMOUNT])
         if limit is not None:
             found.add(limit)
@@ -560,16 +557,16 @@ def _limit_before(before: Sequence[str]) -> tuple[str | None, str | None]:
         return None, None
     *rest, last = before
     bound = None
-    if last == "than" and rest:
-        limit, denied = _THAN.get(rest[-1]), rest[-2:-1]
+    if last == "than" and rest:  # "more than"
+        limit, may_deny = _THAN.get(rest[-1]), rest[-2:-1]
         bound = {_LEAST: ">", _MOST: "<"}.get(limit or "")
     elif last == "to" and rest and rest[-1] == "up":
-        limit, denied = _MOST, []
-    else:
-        limit, denied = _LIMITS.get(last), rest[-1:]
-        if last in _AFTER_AT and denied == ["at"]:
+        limit, may_deny = _MOST, []
+    else:  # "over"
+        limit, may_deny = _LIMITS.get(last), rest[-1:]
+        if last in _AFTER_AT and may_deny == ["at"]:
             bound = _INCLUSIVE[_AFTER_AT[last]]
-    if limit is not None and not DENIALS.isdisjoint(denied):
+    if limit is not None and not DENIALS.isdisjoint(may_deny):  # "no more than"
         limit = _OPPOSITE[limit]
         bound = None if bound is None else _INCLUSIVE[limit]
     return limit, bound
@@ -601,9 +598,11 @@ def comparisons_differ(a: Parse, b: Parse) -> bool:
 
     If both prompts have numbers, a bound in one of them is also a veto if the other has no limit.
     """
-    if a.limits and b.limits and a.limits.isdisjoint(b.limits):
+    both_have_limits = bool(a.limits and b.limits)
+    if both_have_limits and a.limits.isdisjoint(b.limits):
         return True
-    comparable = (a.bounds and b.bounds) or not (a.limits and b.limits)
+    # A limit without a bound is ambiguous: "over 5" may mean "at least 5".
+    comparable = (a.bounds and b.bounds) or not both_have_limits
     if comparable and a.bounds != b.bounds and a.quantities and b.quantities:
         return True
     ours, theirs = a.degrees, b.degrees
@@ -613,6 +612,7 @@ def comparisons_differ(a: Parse, b: Parse) -> bool:
         )
     if ours and theirs:
         return ours.isdisjoint(theirs)
+    # "The cheapest phone" is not "a cheap phone".
     plain = {*(b if ours else a).stems}
     return any(degree == "most" and plain & _PLAIN_FORMS[name] for name, degree in {*ours, *theirs})
 
@@ -661,7 +661,7 @@ def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
     if _DIGITS.search(text):
         found.update(_models(text, words))
     if not text.isupper():
-        found.update(
+        found |= {
             word.text
             for before, word in pairwise(words)
             if len(word.text) == 1
@@ -669,24 +669,23 @@ def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
             and word.text != "i"
             and before.kind == "word"
             and not is_function_word(before.text)
-        )
+        }
     return frozenset(found)
 
 
 def _models(text: str, words: Sequence[Word]) -> Iterator[str]:
     """Yield the names of models in a series: "255s", "4o", and "pro" in "Phone 15 Pro"."""
-    series = ""
-    for number, mark in pairwise(words):
+    for series, number, mark in zip((None, *words), words, words[1:], strict=False):
         letters, gap = mark.text, text[number.end : mark.start]
-        known = stem(letters) in _UNIT_OF or (len(letters) > 1 and is_function_word(letters))
-        variant = mark.capital and not mark.acronym
-        named, series = series and not is_function_word(series), number.text
-        if known or mark.kind != "word" or not letters.isalpha():
+        is_unit = stem(letters) in _UNIT_OF or (len(letters) > 1 and is_function_word(letters))
+        if is_unit or mark.kind != "word" or not letters.isalpha():
             continue
+        has_series = series is not None and not is_function_word(series.text)
+        is_variant = mark.capital and not mark.acronym
         if not gap and number.kind == "number":
             if text[mark.start : mark.end] not in _PLAIN_ENDINGS:
                 yield number.text + letters
-        elif named and variant and gap == " " and _DIGITS.search(number.text):
+        elif has_series and is_variant and gap == " " and _DIGITS.search(number.text):
             yield letters
 
 
@@ -746,6 +745,7 @@ def names_differ(a: Parse, b: Parse) -> bool:
 
 
 def _names_exchanged(a: Parse, b: Parse) -> bool:
+    """Tell whether each prompt has a name that is no word of the other one, nor a form of it."""
     words_a, words_b = (
         {*map(without_accents, side.names), *map(without_accents, side.stems)} for side in (a, b)
     )
@@ -775,6 +775,7 @@ def _unmatched_symbol(a: Parse, b: Parse) -> bool:
 
 
 def _lacks(parse: Parse, name: str) -> bool:
+    """Tell whether a prompt has no word that may mean the name."""
     model = _MODEL.fullmatch(name)
     if model is not None:  # "5 GHz" counts as "5GHz", and "two-factor" is not a model beside "2FA"
         return model[1] in parse.stems and model[2] not in parse.stems

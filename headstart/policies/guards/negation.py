@@ -1,13 +1,22 @@
 """Guards for negations, opposites and scopes: each of these can reverse a question.
 
-**Opposites:** the pairs come from general English, and not from a data set. Some pairs are left out
-because two prompts with them may still ask the same: in/on, to/from, and given/received ("I was
-given it", "I received it").
+**Opposites** (``opposites_used``): "open" and "closed". The pairs come from general English, and
+not from a data set. Some pairs are left out because two prompts with them may still ask the same:
+in/on, to/from, and given/received ("I was given it", "I received it").
 
-**Scopes and substitutions:** two prompts may name different owners, kinds or modifiers, or differ
-in one or two words. Such an exchanged word is compared with the words of the other prompt by their
-contextual vectors (late interaction: Khattab and Zaharia, ColBERT, 2020). Exchanged words of
-another meaning are a veto; similar words alone never make a hit.
+**Negations** (``negations_differ``): "it is open" and "it is not open". An idiom is no negation
+("why not"), two negations cancel each other, and an opposite cancels one ("not right", "wrong"). A
+complaint may have a negation or none: "it isn't working" and "it fails" ask the same. So a prompt
+also has a *tone*, such as "complains".
+
+**Scopes** (``scopes_differ``): other owners ("my card", "his card"), persons, kinds of things,
+added instructions ("… Answer in Spanish."), or a word that narrows the question ("a joint
+account").
+
+**Substitutions** (``exchanged_maxsim``): two prompts differ in one or two words. Such an exchanged
+word is compared with the words of the other prompt by their contextual vectors (late interaction:
+Khattab and Zaharia, ColBERT, 2020). Exchanged words of another meaning are a veto; similar words
+alone never make a hit.
 """
 
 from __future__ import annotations
@@ -73,6 +82,15 @@ _RIVAL_PREFIXES = _rivals(
     [words_of(group) for group in row.split("/")]
     for row in rows_of(VOCABULARY["opposite_prefixes"])
 )
+_PHRASAL = {
+    tuple(stem(part) for part in phrase.split()): stem(verb)
+    for row in rows_of(VOCABULARY["phrasal_verbs"])
+    for verb, _, phrases in (row.partition(":"),)
+    for phrase in phrases.split("/")
+}
+_PHRASAL_VERBS = frozenset({verb for verb, _ in _PHRASAL})
+_PHRASAL_REACH = 4
+"""The most words between a verb and its particle: "turn all the lights off"."""
 
 
 def opposites_used(a: Parse, b: Parse) -> bool:
@@ -86,27 +104,14 @@ def opposites_exchanged(a: Parse, b: Parse) -> bool:
     Negations are not opposites here: "always" and "never" are left to ``negations_differ``.
     """
     ours, theirs = frozenset((*a.stems, *_phrasal(a))), frozenset((*b.stems, *_phrasal(b)))
-    only_a = ours - theirs - a.negators - _governing(a, b)
-    only_b = theirs - ours - b.negators - _governing(b, a)
+    only_a = ours - theirs - a.negators - _other_particles(a, b)
+    only_b = theirs - ours - b.negators - _other_particles(b, a)
     return (
-        any(
-            not only_b.isdisjoint(_OPPOSITES.get(word, ())) or _prefixed(word, only_b)
-            for word in only_a
-        )
-        or any(_prefixed(word, only_a) for word in only_b)
+        any(not only_b.isdisjoint(_OPPOSITES.get(word, ())) for word in only_a)
+        or any(_negates(word, only_b) for word in only_a)
+        or any(_negates(word, only_a) for word in only_b)
         or _particles_exchanged(a, b)
     )
-
-
-_PHRASAL = {
-    tuple(stem(part) for part in phrase.split()): stem(verb)
-    for row in rows_of(VOCABULARY["phrasal_verbs"])
-    for verb, _, phrases in (row.partition(":"),)
-    for phrase in phrases.split("/")
-}
-_PHRASAL_VERBS = frozenset({verb for verb, _ in _PHRASAL})
-_PHRASAL_REACH = 4
-"""The most words between a verb and its particle: "turn all the lights off"."""
 
 
 def _phrasal(parse: Parse) -> Iterator[str]:
@@ -120,7 +125,7 @@ def _phrasal(parse: Parse) -> Iterator[str]:
                     break
 
 
-def _governing(parse: Parse, other: Parse) -> frozenset[str]:
+def _other_particles(parse: Parse, other: Parse) -> frozenset[str]:
     """Return words of ``_PARTICLES`` that are prepositions here ("zu Hause"), or English words."""
     if not (parse.foreign or other.foreign):
         return _PARTICLES
@@ -131,7 +136,8 @@ def _governing(parse: Parse, other: Parse) -> frozenset[str]:
     }
 
 
-def _prefixed(word: str, others: frozenset[str]) -> bool:
+def _negates(word: str, others: frozenset[str]) -> bool:
+    """Tell whether a word is one of the others with a negative prefix: "unlock", "lock"."""
     return word.startswith(_PREFIXES) and any(
         word.startswith(prefix)
         and len(word) >= len(prefix) + _SHORTEST_STEM
@@ -146,7 +152,7 @@ def _prefixes_exchanged(a: Parse, b: Parse) -> bool:
     A negation does not cancel them: "not lowpass" may be "bandpass", too.
     """
     only_a, only_b = {*a.stems} - {*b.stems}, {*b.stems} - {*a.stems}
-    ends = {word[-_SHORTEST_REST:] for word in only_b}
+    ends = {word[-_SHORTEST_REST:] for word in only_b}  # leaves few words to try
     return any(
         word.startswith(prefix)
         and len(word) >= len(prefix) + _SHORTEST_REST
@@ -248,25 +254,26 @@ _REPLACED_WITH = frozenset({"with", "by", "for"})
 def negations(
     words: Sequence[Word], spoken: frozenset[str] = frozenset()
 ) -> tuple[frozenset[str], bool, frozenset[str]]:
-    """Return the negations of a prompt, whether their number is odd, and its tone.
+    """Return the negations of a prompt, whether it is negated, and its tone.
 
-    A negation in an idiom does not count. ``spoken`` has the languages that the prompt may be in.
+    It is negated if the number of negations is odd: {"not"}, True, {"complains"} for "it is not
+    working". A negation in an idiom does not count. ``spoken`` has the languages that the prompt
+    may be in.
     """
-    portuguese = True if spoken == _PORTUGUESE else None
+    texts = {word.text for word in words}
+    no_means_in = "no" in texts and (spoken == _PORTUGUESE or not _BESIDE_NO.isdisjoint(texts))
     negators = []
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
+        if word.text == "no" and no_means_in:
+            continue  # "no hotel": in the hotel
         if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
-            if word.text == "no" and portuguese is None:
-                portuguese = any(other.text in _BESIDE_NO for other in words)
-            if word.text == "no" and portuguese:
-                continue  # "no hotel": in the hotel
             if _is_negation_idiom(words, place):
-                tone |= _unknowing(words, place)
+                tone |= _tone_of_idiom(words, place)
             else:
                 negators.append(stemmed)
-                tone |= _implied(words, place)
+                tone |= _tone_of_negation(words, place)
         elif word.text == "free" and place and words[place - 1].text in _FREE_OF:
             negators.append(stemmed)
         elif stemmed in _AVOIDING or (stemmed in _CEASING and _ceases(words, place)):
@@ -290,19 +297,24 @@ def negations_differ(a: Parse, b: Parse) -> bool:
     "wrong").
     """
     if a.negated == b.negated or _no_means_in(a, b):
-        return _replacement_turned(a, b) or _both_parts_negated(a, b)
+        return _replacement_turned(a, b) or _both_parts_negated(a, b) or _idiom_denies(a, b)
     negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
-    made_up = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
-    return not made_up and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
+    have_one_meaning = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
+    return not have_one_meaning and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
 
 
 def _both_parts_negated(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt negates two things, and the other, with the same words, none."""
-    if _CANNOT.isdisjoint(a.stems) != _CANNOT.isdisjoint(b.stems) and _affirmed(a) == _affirmed(b):
-        return True  # "I can't see it", "I can see it": no idiom
     one_has_none = bool(a.negators) != bool(b.negators)
     enough = a.content == b.content and len(a.content) >= _LEAST_NEGATED
     return one_has_none and a.negated == b.negated and enough
+
+
+def _idiom_denies(a: Parse, b: Parse) -> bool:
+    """Tell whether all that differs is "can't": "I can't see it", "I can see it": no idiom here."""
+    if _CANNOT.isdisjoint(a.stems) == _CANNOT.isdisjoint(b.stems):
+        return False
+    return _affirmed(a) == _affirmed(b)
 
 
 def _affirmed(parse: Parse) -> list[str]:
@@ -377,7 +389,7 @@ def _is_gerund(word: Word) -> bool:
     return len(word.text) > len("king") and word.text.endswith("ing")
 
 
-def _implied(words: Sequence[Word], place: int) -> set[str]:
+def _tone_of_negation(words: Sequence[Word], place: int) -> set[str]:
     """Return the tone of a negation: "it isn't working" complains, "I don't want it" ends."""
     following = [stem(word.text) for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     tone = set()
@@ -388,13 +400,14 @@ def _implied(words: Sequence[Word], place: int) -> set[str]:
     return tone
 
 
-def _unknowing(words: Sequence[Word], place: int) -> set[str]:
+def _tone_of_idiom(words: Sequence[Word], place: int) -> set[str]:
     """Return the tone of phrases such as "I can't find it": the user has a problem."""
     following = [word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     return set() if _UNKNOWING.isdisjoint(following) else {_TROUBLED}
 
 
 def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
+    """Tell whether the negation at ``place`` belongs to an idiom: "why not", "I can't find it"."""
     text = words[place].text
     before = words[place - 1].text if place else ""
     following = [word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
@@ -415,7 +428,7 @@ def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
     return after in _IDIOMS.get("n't" if contracted else text, ())
 
 
-# --- scope and substitution -----------------------------------------------------------------------
+# --- substitutions --------------------------------------------------------------------------------
 
 MOST_EXCHANGED = 2
 """The most exchanged words. Two prompts with more of them are different sentences, for which the
@@ -456,6 +469,8 @@ def _rows(words: Sequence[str], wanted: frozenset[str]) -> list[int]:
     return [row for row, word in enumerate(words) if word in wanted]
 
 
+# --- scopes ---------------------------------------------------------------------------------------
+
 NARROWED_MAXSIM = 0.45
 """A modifier with a lower similarity has no counterpart in the other prompt, so it narrows the
 question."""
@@ -466,28 +481,12 @@ _GENDERS = stem_classes({"he": "he him his himself", "she": "she her hers hersel
 _PERSONS = stem_classes({"I": "i me we us", "you": "you", "they": "he him she her they them"})
 _LONGEST_THING = 4
 """The most words from an owner to the owned thing: "my company's new savings account"."""
-
 _GROUPS = stems_of("company employer firm organisation organization business team department club")
 """Owners that are not people."""
-
-
-_PERSON = stem_classes(by_first_word(VOCABULARY["people"]))
+_PEOPLE = stem_classes(by_first_word(VOCABULARY["people"]))
 _RIVAL_KINDS = _rivals(map(stem_groups, rows_of(VOCABULARY["kinds"])))
-
-
-def scopes_differ(a: Parse, b: Parse) -> bool:
-    """Veto if the prompts are about different owners, persons or kinds of things."""
-    only_a, only_b = a.content - b.content, b.content - a.content
-    if any(not only_b.isdisjoint(_RIVAL_KINDS.get(word, ())) for word in only_a):
-        return True
-    people, others = ({_PERSON[word] for word in side.content & _PERSON.keys()} for side in (a, b))
-    if people != others or _owners_differ(a, b) or _genders_differ(a, b):
-        return True
-    if _instruction_added(a, b):
-        return True
-    return (a.content == b.content and _persons_exchanged(a, b)) or _narrowed(a, b)
-
-
+_ROMANCE = frozenset({"es", "fr", "it", "pt"})
+"""Languages in which most adjectives follow their noun."""
 _ANSWERING = stems_of(VOCABULARY["answering_verbs"])
 """Verbs that tell how to answer, at the beginning of a sentence."""
 _MOREOVER = stems_of("also additionally furthermore moreover")
@@ -500,6 +499,30 @@ _ADDING_NOTHING = stems_of("question answer reply response helpful assistant")
 _BEFORE_VERB = stems_of("please kindly and then but just only always")
 
 
+def scopes_differ(a: Parse, b: Parse) -> bool:
+    """Veto if the prompts are about different owners, persons or kinds of things."""
+    return (
+        _kinds_differ(a, b)
+        or _people_of(a) != _people_of(b)
+        or _owners_differ(a, b)
+        or _genders_differ(a, b)
+        or _instruction_added(a, b)
+        or (a.content == b.content and _persons_exchanged(a, b))
+        or _narrowed(a, b)
+    )
+
+
+def _kinds_differ(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts have rival kinds of one thing, such as "adult" and "child"."""
+    only_a, only_b = a.content - b.content, b.content - a.content
+    return any(not only_b.isdisjoint(_RIVAL_KINDS.get(word, ())) for word in only_a)
+
+
+def _people_of(parse: Parse) -> set[str]:
+    """Return the classes of the people that a prompt names."""
+    return {_PEOPLE[word] for word in parse.content & _PEOPLE.keys()}
+
+
 def _instruction_added(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt is the other, with an instruction before or after it.
 
@@ -510,16 +533,16 @@ def _instruction_added(a: Parse, b: Parse) -> bool:
     words, others = longer.stems, shorter.stems
     if not others or words == others:
         return False
+    adding = longer.content - _ADDING_NOTHING
     if words[-len(others) :] == others:
-        opening = words[: -len(others)]
-        begins = any(opening[: len(phrase)] == phrase for phrase in _ROLE_PLAYING)
-        begins = begins or opening[0] in _REPLYING
-        return begins and not (longer.content - _ADDING_NOTHING).isdisjoint(opening[1:])
-    if words[: len(others)] != others:
-        return False
-    added = [*dropwhile(_BEFORE_VERB.__contains__, words[len(others) :])]
-    starts = bool(added) and (added[0] in _MOREOVER or added[0] in _ANSWERING)
-    return starts and not (longer.content - _ADDING_NOTHING).isdisjoint(added[1:])
+        before = words[: -len(others)]
+        plays_role = any(before[: len(phrase)] == phrase for phrase in _ROLE_PLAYING)
+        return (plays_role or before[0] in _REPLYING) and not adding.isdisjoint(before[1:])
+    if words[: len(others)] == others:
+        after = [*dropwhile(_BEFORE_VERB.__contains__, words[len(others) :])]
+        instructs = bool(after) and (after[0] in _MOREOVER or after[0] in _ANSWERING)
+        return instructs and not adding.isdisjoint(after[1:])
+    return False
 
 
 def _persons_exchanged(a: Parse, b: Parse) -> bool:
@@ -549,9 +572,11 @@ def _persons(parse: Parse) -> dict[str, str]:
 def _genders_differ(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt has "he" where the other has "she"."""
     ours, theirs = ([_GENDERS[word] for word in side.stems if word in _GENDERS] for side in (a, b))
-    alike = not {*ours}.isdisjoint(theirs)
-    exchanged = {*ours} == {*theirs} and ours[:1] != theirs[:1]
-    return bool(ours and theirs) and (exchanged or not alike)
+    if not ours or not theirs:
+        return False
+    if {*ours} == {*theirs}:
+        return ours[0] != theirs[0]  # "he … she" and "she … he"
+    return {*ours}.isdisjoint(theirs)
 
 
 def _owners_differ(a: Parse, b: Parse) -> bool:
@@ -561,19 +586,23 @@ def _owners_differ(a: Parse, b: Parse) -> bool:
 
 
 def _owners(parse: Parse) -> dict[str, set[str]]:
-    """Return the things that a prompt says are someone's, with their owners."""
+    """Return the things that a prompt says are someone's, with their owners.
+
+    "My new card" and "my company's card": the thing is the last content word, "card"; the owners
+    are "me" and "company".
+    """
     owners: dict[str, set[str]] = {}
     for place, word in enumerate(parse.stems):
         owner = _OWNERS.get(word)
         if owner is None:
             continue
         thing = None
-        for candidate in parse.stems[place + 1 : place + 1 + _LONGEST_THING]:
-            if candidate not in parse.content:
+        for following in parse.stems[place + 1 : place + 1 + _LONGEST_THING]:
+            if following not in parse.content:
                 break
             if thing in _GROUPS:
                 owner = thing
-            thing = candidate
+            thing = following
         if thing is not None:
             owners.setdefault(thing, set()).add(owner)
     return owners
@@ -582,35 +611,38 @@ def _owners(parse: Parse) -> dict[str, set[str]]:
 def _narrowed(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt adds a single content word that narrows the question.
 
-    The word is before a common word ("a joint account"), or after the name of a model ("the V11
-    battery"). In Romance languages it is after a common word ("una cuenta conjunta").
+    A word that is similar to a word of the other prompt does not narrow it.
     """
     added = a.content ^ b.content
     if len(added) != 1:
         return False
     (word,) = added
     longer, shorter = (a, b) if word in a.content else (b, a)
-    neighbors = set(pairwise(("", *shorter.stems)))
-    follows = a.foreign and b.foreign and a.languages & b.languages <= _ROMANCE
-    inserted = any(
-        middle == word
-        and (
-            (after in longer.content and (before, after) in neighbors)
-            or (follows and before in longer.content)
-            or _is_model(before)
-        )
-        for before, middle, after in zip(
-            ("", *longer.stems[:-1]), longer.stems, (*longer.stems[1:], ""), strict=True
-        )
-    )
-    if not inserted:
+    if not _is_modifier(word, longer, shorter):
         return False
     maxsim = exchanged_maxsim(a, b)
     return maxsim is None or maxsim < NARROWED_MAXSIM
 
 
-_ROMANCE = frozenset({"es", "fr", "it", "pt"})
-"""Languages in which most adjectives follow their noun."""
+def _is_modifier(word: str, longer: Parse, shorter: Parse) -> bool:
+    """Tell whether the added word modifies a word that both prompts have.
+
+    The word is before a common word ("a joint account"), or after the name of a model ("the V11
+    battery"). In Romance languages it is after a common word ("una cuenta conjunta").
+    """
+    neighbors = set(pairwise(("", *shorter.stems)))
+    is_foreign = longer.foreign and shorter.foreign
+    follows_noun = is_foreign and longer.languages & shorter.languages <= _ROMANCE
+    for before, middle, after in zip(
+        ("", *longer.stems[:-1]), longer.stems, (*longer.stems[1:], ""), strict=True
+    ):
+        if middle != word:
+            continue
+        if after in longer.content and (before, after) in neighbors:
+            return True
+        if (follows_noun and before in longer.content) or _is_model(before):
+            return True
+    return False
 
 
 def _is_model(word: str) -> bool:

@@ -1,8 +1,16 @@
 """A learning domain: everything that is learned from the requests of one scope, path and route.
 
 ``Domain`` has a ``DomainState`` and the statistics of its entries. A ``DomainState`` is immutable:
-each label makes a new one from the old one. A snapshot saves a domain; a program of another
-snapshot version refuses to read it.
+each label makes a new one from the old one. A label says whether the answers of a pair are the same
+(``Domain.apply``):
+
+1. It is counted, as an audit, as a near miss, and for the gate. If audits find too many wrong
+   answers, the alarm is raised, and nothing is served.
+2. The model learns it, and the entry's own offset changes.
+3. After ``UPDATE_EVERY`` labels, all pairs are scored again and give a new error curve. It says
+   which threshold of the score meets the error target (``Domain.threshold``).
+
+A snapshot saves a domain; a program of another snapshot version refuses to read it.
 """
 
 from __future__ import annotations
@@ -176,6 +184,39 @@ def count_audit(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> D
     return raise_alarm(state) if alarm.raised(explained) else state
 
 
+def count_near_miss(state: DomainState, label: Label, error_limit: ErrorLimit) -> DomainState:
+    """Count a compared miss or an audited hit that is near the cold-start threshold.
+
+    Pairs with the same words are counted by themselves. The verdicts of people do not count,
+    because people choose which answers they judge.
+    """
+    compared = label.source in (LabelSource.MISS, LabelSource.AUDIT)
+    if label.same is None or not compared or _is_hard_guard(label.veto):
+        return state
+    near_misses, same_words = state.near_misses, state.same_words
+    if label.same_words:
+        same_words = same_words.with_label(same=label.same)
+    elif is_near_miss(label.similarity, error_limit.max_error):
+        near_misses = near_misses.with_label(same=label.same)
+    if label.veto in SOFT_GUARDS:
+        near_misses = near_misses.with_vetoed(same=label.same)
+    return msgspec.structs.replace(state, near_misses=near_misses, same_words=same_words)
+
+
+def count_sketch(state: DomainState, label: Label) -> DomainState:
+    """Count a label for the gate. A pair that a guard vetoed cannot be a hit."""
+    if label.sketch is None:
+        return state
+    may_hit = bool(label.same) and not _is_hard_guard(label.veto)
+    sketches = state.sketches.with_label(label.sketch, same=may_hit)
+    return msgspec.structs.replace(state, sketches=sketches)
+
+
+def _is_hard_guard(veto: str | None) -> bool:
+    """Tell whether a veto comes from a guard that the learned rule always obeys."""
+    return veto is not None and veto not in OWN_VETOES | SOFT_GUARDS
+
+
 def raise_alarm(state: DomainState) -> DomainState:
     """Return a state that serves nothing and learns from the beginning.
 
@@ -199,10 +240,9 @@ def raise_alarm(state: DomainState) -> DomainState:
 
 def redraw_curve(state: DomainState, error_limit: ErrorLimit) -> DomainState:
     """Move the pending rows to the memory and compute the threshold curve again."""
-    memory = remember_rows(state.memory, state.pending)
-    curve = (
-        curve_of(state.model, memory, noise_of(state, error_limit)) if len(memory) else state.curve
-    )
+    memory, curve = remember_rows(state.memory, state.pending), state.curve
+    if len(memory):
+        curve = curve_of(state.model, memory, noise_of(state, error_limit))
     return msgspec.structs.replace(
         state,
         memory=memory,
@@ -271,10 +311,7 @@ class _Snapshot(_SnapshotHead):
 
 
 def dump_snapshot(state: DomainState, entries: EntryStatsTable, version: str) -> bytes:
-    """Serialise a state and the statistics of its entries.
-
-    It takes about 70 bytes a candidate and 80 an entry.
-    """
+    """Serialise a state and its entries. It takes about 70 bytes a candidate and 80 an entry."""
     return msgspec.msgpack.encode(
         _Snapshot(
             format=SNAPSHOT_FORMAT,
@@ -450,16 +487,15 @@ class Domain:
         self.version = version
         self._entries = EntryStatsTable()
         self._state = initial_state()
-        self._rule: tuple[DomainState, Rule] | None = None
-        """A state, and the rule that follows from it."""
-        self._least: tuple[ErrorCurve, float | None] | None = None
         self._hopeful = False
         """At the last update no threshold met the error target, and errors of the judge may be the
         reason (``_judge_may_explain``)."""
         self.asked_twice = 0
         """The misses that this process has asked twice. Not all of them lead to a label."""
-        self._gate: tuple[object, GateCounts, Gate] | None = None
-        """A state and counts, and the gate that was computed from them."""
+        # Results that are kept, each with the values from which it was computed.
+        self._rule: tuple[DomainState, Rule] | None = None
+        self._least: tuple[ErrorCurve, float | None] | None = None
+        self._gate: tuple[DomainState, GateCounts, Gate] | None = None
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
             self._state = redraw_curve(self._state, error_limit)
@@ -616,10 +652,10 @@ class Domain:
         while nothing may be served and errors of the judge may be the reason.
         """
         counts, limit = self._state.counts, self.error_limit
-        # If the judge is never sure, or labels cannot be written, more null audits do not help.
-        asked = max(counts.nulls + counts.nulls_unsure, self.asked_twice)
         if limit.max_error < REPEATS_TARGET or counts.labels < REPEATS_FROM:
             return 0.0
+        # If the judge is never sure, or labels cannot be written, more null audits do not help.
+        asked = max(counts.nulls + counts.nulls_unsure, self.asked_twice)
         is_first = counts.nulls < FIRST_REPEATS
         if asked >= MOST_REPEATS or self._state.alarmed or not (is_first or self._hopeful):
             return 0.0
@@ -684,6 +720,7 @@ class Domain:
             if label.same is None:
                 self._state = add_counts(self._state, nulls_unsure=1)
                 return False
+            # Both answers are to one question, so "different" is an error of the judge.
             self._state = add_counts(self._state, nulls=1, nulls_different=int(not label.same))
             return True
         if label.version != self.version:
@@ -701,43 +738,15 @@ class Domain:
             similarity=label.similarity,
             principal=_hashed(label.principal),
         )
-        self._count_near_miss(label)
-        self._count_sketch(label)
+        state = count_sketch(count_near_miss(self._state, label, self.error_limit), label)
         self._state, residual, weight = learn(
-            self._state, row, self.error_limit, vetoed=_is_hard_guard(label.veto)
+            state, row, self.error_limit, vetoed=_is_hard_guard(label.veto)
         )
         if weight:
             self._entries.learn(label.entry, residual, weight)
         if label.source is LabelSource.MISS and label.stored and label.same:
             self._entries.join(label.id, label.entry)
         return True
-
-    def _count_near_miss(self, label: Label) -> None:
-        """Count a compared miss or an audited hit that is near the cold-start threshold.
-
-        Pairs with the same words are counted by themselves. The verdicts of people do not count,
-        because people choose which answers they judge.
-        """
-        compared = label.source in (LabelSource.MISS, LabelSource.AUDIT)
-        if label.same is None or not compared or _is_hard_guard(label.veto):
-            return
-        near_misses, same_words = self._state.near_misses, self._state.same_words
-        if label.same_words:
-            same_words = same_words.with_label(same=label.same)
-        elif is_near_miss(label.similarity, self.error_limit.max_error):
-            near_misses = near_misses.with_label(same=label.same)
-        if label.veto in SOFT_GUARDS:
-            near_misses = near_misses.with_vetoed(same=label.same)
-        self._state = msgspec.structs.replace(
-            self._state, near_misses=near_misses, same_words=same_words
-        )
-
-    def _count_sketch(self, label: Label) -> None:
-        """Count a label for the gate. A pair that a guard vetoed cannot be a hit."""
-        if label.sketch is not None:
-            same = bool(label.same) and not _is_hard_guard(label.veto)
-            sketches = self._state.sketches.with_label(label.sketch, same=same)
-            self._state = msgspec.structs.replace(self._state, sketches=sketches)
 
     def status(self) -> DomainStatus:
         """Return the status of the domain. It takes about as long as a threshold update."""
@@ -763,28 +772,26 @@ class Domain:
         )
 
     def _shares(self, threshold: float | None) -> ServedShares:
+        """Return what the rule in force would do with the remembered candidates."""
         memory, curve = self._state.memory, self._state.curve
         total = float(memory.mass.sum())
         if not total:
             return ServedShares()
         target, trust = self.error_limit.max_error, self.trust
         scores, _ = memory_scores(self._state.model, memory, self.noise)
-        similar = memory.similarity >= (cold_start_threshold(target, trust) or np.inf)
-        cold = float(memory.mass[similar & (scores >= least_score(target, trust))].sum()) / total
+        is_similar = memory.similarity >= (cold_start_threshold(target, trust) or np.inf)
+        is_likely = scores >= least_score(target, trust)
+        cold_start_serves = float(memory.mass[is_similar & is_likely].sum()) / total
         if self.rule is Rule.COLD_START:
-            return ServedShares(cold, cold)
+            return ServedShares(cold_start_serves, cold_start_serves)
         if threshold is None:
-            return ServedShares(0.0, cold)
-        place = int(np.flatnonzero(curve.cuts >= threshold)[-1])
-        error = float(curve.errors[place])
-        bound = error + self.error_limit.margin * float(curve.deviations[place])
+            return ServedShares(0.0, cold_start_serves)
         serves = float(memory.mass[scores >= threshold].sum()) / total
-        return ServedShares(serves, cold, error, bound)
-
-
-def _is_hard_guard(veto: str | None) -> bool:
-    """Tell whether a veto comes from a guard that the learned rule always obeys."""
-    return veto is not None and veto not in OWN_VETOES | SOFT_GUARDS
+        # The last cut of the curve that the threshold allows has the error of all hits.
+        cut = int(np.flatnonzero(curve.cuts >= threshold)[-1])
+        error = float(curve.errors[cut])
+        bound = error + self.error_limit.margin * float(curve.deviations[cut])
+        return ServedShares(serves, cold_start_serves, error, bound)
 
 
 def _hashed(principal: str) -> int:

@@ -291,6 +291,10 @@ class LimitReading(NamedTuple):
         return self.ends + (1.0 if rounded else 0.0) + _AFTER_WINDOW_S
 
 
+_Mark: TypeAlias = tuple[float, float]
+"""The level of a limit after a call was counted, and the sum of its corrections."""
+
+
 @dataclass(slots=True, eq=False)
 class _Bucket:
     """How much is left of one limit, which is a token bucket or a fixed window."""
@@ -316,37 +320,35 @@ class _Bucket:
     """An earlier reading. With a later one it tells a window from a bucket."""
 
     def learn(
-        self,
-        window: LimitWindow,
-        remaining: float,
-        reset_s: float | None,
-        taken: tuple[float, float] | None,
-        began: float,
-        now: float,
+        self, window: LimitWindow, remaining: float, taken: _Mark | None, began: float, now: float
     ) -> None:
         """Take over the provider's values, which were right when the call began, at ``began``.
 
         ``taken`` is what ``mark`` returned then, or None if the limit was not known then.
         """
         self.limit = window.limit or max(self.limit, remaining)
-        reading = LimitReading(self.limit - remaining, reset_s or 0.0, began)
+        reading = LimitReading(self.limit - remaining, window.reset_s or 0.0, began)
         usual_per_s = self.limit / self.kind.length_s
         if not self.believed_until:
             self.per_s, self.level = usual_per_s, min(remaining, self.limit)
         elif not self.window_s or began >= self.ends - self.window_s:
             self._correct(remaining, taken, now)
-        if reading.used > 0.0 and reset_s:
+        if reading.used > 0.0 and reading.reset_s:
             self._detect_window(reading, now)
-        if not self.window_s and reading.used > 0.0 and reset_s:
-            # Providers round down, so up to one call less was used.
-            reset_s = max(reset_s, _SHORTEST_RESET_S)
-            least, most = (reading.used - 1.0) / reset_s, reading.used / reset_s
-            known = self.per_s != usual_per_s
-            self.per_s = min(max(self.per_s, least), most) if known else most
-            self.others_per_s = min(self.others_per_s, _MOST_FOR_OTHERS * self.per_s)
+            if not self.window_s:
+                self._measure_rate(reading, usual_per_s)
         self.at, self.believed_until = now, now + _BELIEVED_S
 
-    def _correct(self, remaining: float, taken: tuple[float, float] | None, now: float) -> None:
+    def _measure_rate(self, reading: LimitReading, usual_per_s: float) -> None:
+        """Take over the rate of a bucket: what was used is full again after ``reset_s``."""
+        # Providers round down, so up to one call less was used.
+        reset_s = max(reading.reset_s, _SHORTEST_RESET_S)
+        least, most = (reading.used - 1.0) / reset_s, reading.used / reset_s
+        is_measured = self.per_s != usual_per_s
+        self.per_s = min(max(self.per_s, least), most) if is_measured else most
+        self.others_per_s = min(self.others_per_s, _MOST_FOR_OTHERS * self.per_s)
+
+    def _correct(self, remaining: float, taken: _Mark | None, now: float) -> None:
         """Correct the level by the provider's ``remaining``.
 
         Calls of several processes reach the provider in another order than they are counted here,
@@ -385,6 +387,7 @@ class _Bucket:
             return
         used = reading.used - first.used
         if used >= max(3.0, _TELLING * self.limit):
+            # How much later ``reset`` is: in a window by -elapsed_s, in a bucket by longer_s.
             elapsed_s = reading.at - first.at
             longer_s = reading.reset_s * used / reading.used
             is_window = reading.reset_s - first.reset_s < (longer_s - elapsed_s) / 2
@@ -396,11 +399,12 @@ class _Bucket:
             self.window_s = max(self.window_s, reading.reset_s)
             self.ends = max(self.ends, reading.surely_ends)
 
-    def mark(self) -> tuple[float, float]:
+    def mark(self) -> _Mark:
         """Return the level at the time ``at``, and the sum of its corrections."""
         return self.level, self.corrected
 
     def level_at(self, now: float) -> float:
+        """Return the requests or tokens that are left."""
         level, limit = self.level, self.limit
         if self.window_s:
             level = limit if now >= self.ends else level
@@ -419,6 +423,7 @@ class _Bucket:
             self.corrected, self.differences = 0.0, (0.0,)
 
     def need(self, tokens: int) -> float:
+        """Return what a call takes of this limit."""
         if not self.kind.counts_tokens or self.kind.one_direction:
             # The tokens of a call in one direction are not known. So a limit on one direction
             # counts only once it is used up.
@@ -437,18 +442,19 @@ class _Bucket:
         need, level = self.need(tokens), self.level_at(now)
         if level >= calls * need and not reserve:
             return 0.0
-        if reserve and not self.window_s:
-            level -= min(1.0, reserve * self.limit, self.limit - need)
-        first, others = need - level, (calls - 1) * need - max(0.0, level - need)
         wait_s = 0.0
         if self.window_s:
             if (windows := math.ceil((calls * need - level) / self.limit)) > 0:
                 wait_s = max(0.0, self.ends - now) + (windows - 1) * self.window_s
         else:
-            if first > 0.0:
-                wait_s = first / (self.per_s - self.others_per_s)
-            if others > 0.0:
-                wait_s += others / self.per_s
+            if reserve:
+                level -= min(1.0, reserve * self.limit, self.limit - need)
+            lacks_for_first = need - level
+            lacks_for_others = (calls - 1) * need - max(0.0, level - need)
+            if lacks_for_first > 0.0:
+                wait_s = lacks_for_first / (self.per_s - self.others_per_s)
+            if lacks_for_others > 0.0:
+                wait_s += lacks_for_others / self.per_s
         return max(0.0, min(wait_s, self.believed_until - now))
 
 
@@ -516,8 +522,8 @@ class _UnannouncedLimit(_Bucket):
         if many or (answered >= 1.0 and elapsed_s >= _ENOUGH_S):
             per_s = answered / elapsed_s
             doubles_s = max(elapsed_s / 2.0, _LEAST_DOUBLES_S)
-            # Fewer calls were made than the rate allows, so they show little about the limit.
-            if level > 1.0 + granted / 10.0:
+            few_were_made = level > 1.0 + granted / 10.0
+            if few_were_made:  # they show little about the limit
                 per_s, doubles_s = max(per_s, _FIRST_PER_S), _DOUBLES_S
             elif abs(per_s - self.per_s) < _CONFIRMED * self.per_s:
                 doubles_s = min(max(doubles_s, 2.0 * self.doubles_s), _MOST_DOUBLES_S)
@@ -612,17 +618,14 @@ class SavedLimit(NamedTuple):
 
 SavedLimits: TypeAlias = dict[str, SavedLimit]
 """The limits by name, without their levels."""
-Taken: TypeAlias = dict[str, tuple[float, float]]
-"""For each limit, what ``mark`` returned after a call was counted: level and corrections."""
+Taken: TypeAlias = dict[str, _Mark]
+"""For each limit, what ``mark`` returned after a call was counted."""
 NOTHING_TAKEN: Taken = {}
 _CLOCK_ERROR_S = 10.0
 
 
 def are_possible(saved: SavedLimits, levels: Sequence[float], now: float) -> bool:
-    """Tell whether stored limits and levels are plausible.
-
-    Damaged limits, or limits from a clock that is ahead of ours, could stop all calls.
-    """
+    """Tell whether stored limits are plausible. Damage, or a clock ahead, could stop all calls."""
     soon = now + _CLOCK_ERROR_S
     if len(saved) > MOST_LIMITS or len(levels) != 3 * len(saved):
         return False
@@ -676,9 +679,9 @@ class RateLimits:
         for window in limit_windows(headers, unix) if windows is None else windows:
             if window.remaining is None:
                 continue
-            reset_s = window.reset_s
-            if window.remaining < 1 and not reset_s:
-                reset_s = retry_after_s(headers, unix)
+            described = window
+            if window.remaining < 1 and not window.reset_s:
+                described = window._replace(reset_s=retry_after_s(headers, unix))
             bucket = self._buckets.get(window.name)
             if bucket is None:
                 if len(self._buckets) >= MOST_LIMITS:
@@ -686,7 +689,7 @@ class RateLimits:
                 self._buckets.pop(UNANNOUNCED, None)
                 bucket = self._buckets[window.name] = _Bucket(window.kind)
                 self.known = True
-            bucket.learn(window, window.remaining, reset_s, taken.get(window.name), began, now)
+            bucket.learn(described, window.remaining, taken.get(window.name), began, now)
             tells_tokens = tells_tokens or bucket.kind.counts_tokens
         return tells_tokens
 
@@ -769,10 +772,9 @@ class RateLimits:
 
     @levels.setter
     def levels(self, numbers: Sequence[float]) -> None:
-        for bucket, at, level, ends in zip(
-            self._buckets.values(), numbers[::3], numbers[1::3], numbers[2::3], strict=False
-        ):
-            bucket.at, bucket.level, bucket.ends = at, level, ends
+        ats, levels, ends = numbers[::3], numbers[1::3], numbers[2::3]
+        for bucket, *state in zip(self._buckets.values(), ats, levels, ends, strict=False):
+            bucket.at, bucket.level, bucket.ends = state
 
     def saved(self) -> SavedLimits:
         """Return the limits without their levels, for another process of the same machine."""
@@ -783,11 +785,8 @@ class RateLimits:
         """Take over what ``saved`` returned."""
         known, self._buckets = self._buckets, {}
         for name, each in saved.items():
-            bucket = known.get(name)
-            if bucket is None:
-                kind = _limit_kind(name)
-                bucket = _UnannouncedLimit(kind) if name == UNANNOUNCED else _Bucket(kind)
-            self._buckets[name] = bucket
+            make = _UnannouncedLimit if name == UNANNOUNCED else _Bucket
+            bucket = self._buckets[name] = known.get(name) or make(_limit_kind(name))
             bucket.limit, bucket.per_s, bucket.window_s = each.limit, each.per_s, each.window_s
             bucket.corrected, bucket.differences = each.corrected, each.differences
             bucket.others_per_s, bucket.believed_until = each.others_per_s, each.believed_until
