@@ -16,7 +16,7 @@ from collections import defaultdict
 from itertools import dropwhile, pairwise, takewhile
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.facts import DENIALS
+from headstart.policies.guards.facts import DENIALS, dates_differ
 from headstart.policies.guards.words import (
     NEGATED_VERBS,
     VOCABULARY,
@@ -167,6 +167,35 @@ def _particles_exchanged(a: Parse, b: Parse) -> bool:
         for verb, particle in phrases_a - phrases_b
         if particle in {"in", "out"} and verb in a.content
     )
+
+
+# --- this month, each month ----------------------------------------------------------------------
+
+_PERIODS = stems_of("day night week weekend month quarter year")
+_WHICH_PERIOD = stem_classes(
+    {
+        "this": "this current",
+        "next": "next coming upcoming",
+        "last": "last past previous",
+        "every": "each every per by",
+    }
+)
+
+
+def times_differ(a: Parse, b: Parse) -> bool:
+    """Veto other dates, and other periods: "sales this month", "sales last month", "per month"."""
+    ours, theirs = _periods(a), _periods(b)
+    only, only_other = ours - theirs, theirs - ours
+    rivals = {period for period, _ in only} & {period for period, _ in only_other}
+    return bool(rivals) or dates_differ(a, b)
+
+
+def _periods(parse: Parse) -> set[tuple[str, str]]:
+    return {
+        (period, _WHICH_PERIOD[which])
+        for which, period in pairwise(parse.stems)
+        if period in _PERIODS and which in _WHICH_PERIOD
+    }
 
 
 # --- negations -------------------------------------------------------------------------------

@@ -568,7 +568,7 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "language": languages_differ,
     "number": facts.numbers_differ,
     "unit": facts.units_differ,
-    "date": facts.dates_differ,
+    "date": negation.times_differ,
     "name": facts.names_differ,
     "sign": signs_differ,
     "spelling": spellings_differ,
