@@ -237,6 +237,11 @@ _ENDING = stems_of("""
 
 # "I can't remember my PIN" and "I forgot my PIN" ask the same; so do "Why not use X" and "or not".
 _PRONOUNS = words_of("i you we they he she it this that there")
+_YES, _NO = stems_of("yes yeah yep yup"), stems_of("no nope nah")
+_AFTER_ANSWER = (_PRONOUNS - {"he"}) | words_of(
+    "these those my our your the please never not don't"
+)
+"""After one of these words' "no", the "no" is an answer: "No, I don't". "No he" may be Spanish."""
 _UNKNOWING = words_of("""
     remember recall know find see figure understand understood tell locate recognise
     recognize sure certain
@@ -248,7 +253,12 @@ _IDIOMS = {
     "unable": _UNKNOWING,
     "no": _ONLY_FOREIGN | words_of("matter doubt problem problems idea clue worries reason luck"),
 }
-_CANNOT = stems_of("can't cannot")
+_PRONOUN_STEMS = stems_of(" ".join(_PRONOUNS))
+_DENYING = stems_of(" ".join(NEGATED_VERBS)) | stems_of("not no cannot unable")
+_AUXILIARY = stems_of("""
+    am is are was were be been do does did have has had can could will would able to a an the any
+""")
+_PRESENT = {"found": "find", "knew": "know", "saw": "see", "understood": "understand"}
 _PASSED_OVER = words_of("i we seem to be able even really quite")
 """Words that may come between a negation and its verb: "I can't seem to find it"."""
 _BEFORE_NOT = frozenset({"or", "why", "if", "whether"})
@@ -260,6 +270,8 @@ _WORKING = stems_of("""
 """)
 """Verbs that make a complaint when they are negated: "it isn't working", "it won't go through"."""
 _WANTING = stems_of("want need")
+_WANTED_REACH = 4
+"""The number of words after a negation in which the verb after "want to" is searched."""
 _TROUBLE = stems_of(VOCABULARY["trouble"])
 _COMPLAINS, _TROUBLED, _CEASES, _ENDS = "complains", "troubled", "ceases", "ends"
 _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
@@ -289,7 +301,7 @@ def negations(
         if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
             if word.text == "no" and portuguese is None:
                 portuguese = any(other.text in _BESIDE_NO for other in words)
-            if word.text == "no" and portuguese:
+            if word.text == "no" and (portuguese or _is_answer(words, place, spoken)):
                 continue  # "no hotel": in the hotel
             if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
@@ -316,32 +328,55 @@ def negations_differ(a: Parse, b: Parse) -> bool:
     "X instead of Y" and "Y instead of X" are such an exchange. There is no veto if both prompts
     complain ("My card isn't working", "My card fails"), if both end something ("Stop
     sending letters", "Cancel letters"), or if an opposite cancels the negation ("not correct",
-    "wrong").
+    "wrong"). "Yes, …" and "No, …" differ, also before a negation.
     """
+    if any(_YES & {*one.stems[:1]} and _NO & {*two.stems[:1]} for one, two in ((a, b), (b, a))):
+        return True
     if a.negated == b.negated or _no_means_in(a, b):
-        return _replacement_turned(a, b) or _both_parts_negated(a, b)
-    negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
-    made_up = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
+        return _replacement_turned(a, b) or _both_parts_negated(a, b) or _idiom_denied(a, b)
+    negated, other = (a, b) if a.negated else (b, a)
+    made_up = any(negated.tone & ours and other.tone & theirs for ours, theirs in _ALIKE)
     return not made_up and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
+
+
+def _is_answer(words: Sequence[Word], place: int, spoken: frozenset[str]) -> bool:
+    """Tell whether "no" only answers what was asked before: "No, I don't want it"."""
+    following = {word.text for word in words[1:2]}
+    return not place and "en" in spoken and not _AFTER_ANSWER.isdisjoint(following)
 
 
 def _both_parts_negated(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt negates two things, and the other, with the same words, none."""
-    if _CANNOT.isdisjoint(a.stems) != _CANNOT.isdisjoint(b.stems) and _affirmed(a) == _affirmed(b):
-        return True  # "I can't see it", "I can see it": no idiom
     one_has_none = bool(a.negators) != bool(b.negators)
     enough = a.content == b.content and len(a.content) >= _LEAST_NEGATED
     return one_has_none and a.negated == b.negated and enough
 
 
-def _affirmed(parse: Parse) -> list[str]:
-    """Return the stems with "can" for "can't", except in "Can't I …?"."""
-    return [
-        "can" if before and word in _CANNOT and after not in _PRONOUNS else word
-        for before, word, after in zip(
-            ("", *parse.stems), parse.stems, (*parse.stems[1:], ""), strict=False
-        )
-    ]
+def _idiom_denied(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts differ only in a negation: "I can't see it", "I can see it".
+
+    Beside the affirmed words, "I don't know", "no problem" and the like are no idioms.
+    """
+    if a.foreign or b.foreign:
+        return False
+    (words, denials), (others, other_denials) = _affirmed(a), _affirmed(b)
+    return words == others and denials % 2 != other_denials % 2
+
+
+def _affirmed(parse: Parse) -> tuple[list[str], int]:
+    """Return the stems without auxiliary verbs, articles and negations, and how many these were.
+
+    The negations of "Can't I …?", "Why not …?" and "No. 5" stay, and "No, …" is left out.
+    """
+    words, denials = [], 0
+    stems = parse.stems[1:] if parse.stems[:1] == ("no",) else parse.stems
+    for before, word, after in zip(("", *stems), stems, (*stems[1:], ""), strict=False):
+        idiom = before in _BEFORE_NOT or after in _PRONOUN_STEMS or after[:1].isdecimal()
+        if word in _DENYING and not idiom:
+            denials += 1
+        elif word not in _AUXILIARY:
+            words.append(_PRESENT.get(word, word))
+    return words, denials
 
 
 def _no_means_in(a: Parse, b: Parse) -> bool:
@@ -407,12 +442,18 @@ def _is_gerund(word: Word) -> bool:
 
 
 def _implied(words: Sequence[Word], place: int) -> set[str]:
-    """Return the tone of a negation: "it isn't working" complains, "I don't want it" ends."""
+    """Return the tone of a negation: "it isn't working" complains, "I don't want it" ends.
+
+    "I don't want to cancel it" and "I don't want you to cancel it" do not end it.
+    """
     following = [stem(word.text) for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     tone = set()
     if not _WORKING.isdisjoint(following[:5]) or "yet" in following:
         tone.add(_COMPLAINS)
-    if not _WANTING.isdisjoint(following[:2]):
+    ends_not = any(
+        word == "to" and verb in _ENDING for word, verb in pairwise(following[:_WANTED_REACH])
+    )
+    if not _WANTING.isdisjoint(following[:2]) and not ends_not:
         tone.add(_CEASES)
     return tone
 
