@@ -46,7 +46,7 @@ _SMALL = (
     | {"twentieth": 20, "thirtieth": 30, "dozen": 12}
 )
 _AFTER_TENS = {"first": 1, "second": 2}
-_BEFORE_LAST = frozenset({"second", "next"})
+_BEFORE_LAST, _TOP = frozenset({"second", "next"}), ("most",)
 """In "second to last" and "next to last", these words mean the one before the last."""
 _SCALE = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _ORDINAL_SUFFIXES = frozenset({"st", "nd", "rd", "th"})
@@ -70,9 +70,8 @@ def quantities(words: Sequence[Word]) -> tuple[tuple[str, str], ...]:
     """Return every number with its unit ("": none), sorted: (("30", "%"), ("7", "day")).
 
     "Five", "5", "5.0" and "5th" are equal numbers; "$5", "5 USD" and "5 dollars" are equal amounts.
-    "One" is often a pronoun, "first" an adverb and "second" a unit, so these three words do not
-    count as numbers. If the other prompt has a number in their place, it has a number more, and the
-    guard still vetoes.
+    "One" is often a pronoun, "first" an adverb and "second" a unit, so these words do not count,
+    but "second best" does. A number in their place in the other prompt is still a veto.
     """
     found = []
     place = 0
@@ -152,9 +151,11 @@ def _number_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
     if word.text in _SMALL or word.text in _SCALE:
         return _spelled_at(words, place)
     if word.text in _BEFORE_LAST:
-        following = tuple(each.text for each in words[place + 1 : place + 3])
-        if following == ("to", "last"):
+        following = [each.text for each in words[place + 1 : place + 3]]
+        if following == ["to", "last"]:
             return "-2", place + 3
+        if word.text == "second" and _ADJECTIVE_FORMS.get("".join(following[:1]), "")[1:] == _TOP:
+            return "2", place + 1
     if word.text in _ROMAN and (word.capital or word.text not in _ALSO_WORDS_ROMAN):
         return _ROMAN[word.text], place + 1
     return None, place + 1

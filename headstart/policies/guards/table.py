@@ -117,6 +117,9 @@ _AMOUNTS = stems_of("""
     population much many remaining left anzahl número numero nombre aantal liczba antal límite
 """)
 """Words with which a prompt may ask for a number without "how many"."""
+_MEASURED = stems_of("tall high long old big large wide deep heavy fast far small short young")
+"""After "how", these words ask for a measure, which "what is its height" does, too."""
+_MEASURES = _AMOUNTS | stems_of("height length age width depth weight speed distance time duration")
 _UNITS_OF_TIME = stems_of("minute hour day night week month year")
 """With these words, "how many" may mean "when": "how many days until the match"."""
 
@@ -160,9 +163,12 @@ def _asked(before: str, text: str, after: str) -> str | None:
 
 
 def asked_differs(a: Parse, b: Parse) -> bool:
-    """Veto if the prompts ask for different kinds of things: when and where, how many and which."""
-    if a.asks == b.asks:
-        return False
+    """Veto if the prompts ask for different kinds of things: when and where, how many and which.
+
+    "How old is the oldest lift?" and "Which is the oldest lift?" ask for different things, too.
+    """
+    if a.asks == b.asks or _measure_asked(a, b):
+        return _measure_asked(a, b)
     ours, theirs = a.asks - {COUNT}, b.asks - {COUNT}
     if ours and theirs and ours.isdisjoint(theirs):
         return True
@@ -178,6 +184,21 @@ def asked_differs(a: Parse, b: Parse) -> bool:
     if things.asks == {"when"} and not _UNITS_OF_TIME.isdisjoint(counting.stems):
         asks_else = False
     return asks_else or not facts.LISTING.isdisjoint(things.stems)
+
+
+def _measure_asked(a: Parse, b: Parse) -> bool:
+    """Tell whether one prompt asks for a measure of the most … thing, and the other for the thing.
+
+    "How long is the longest track?" asks what "What is the length of the longest track?" asks.
+    """
+    measured = [
+        any(how == "how" and word in _MEASURED for how, word in pairwise(side.stems))
+        for side in (a, b)
+    ]
+    if measured[0] == measured[1] or all(degree != "most" for _, degree in a.degrees & b.degrees):
+        return False
+    things = {*(b if measured[0] else a).stems}
+    return not things.isdisjoint(facts.LISTING) and things.isdisjoint(_MEASURES)
 
 
 # --- and, or -------------------------------------------------------------------------------------
