@@ -57,6 +57,9 @@ VETOED = [
     ("scope", "Who won the gold medal in judo?", "Who won the bronze medal in judo?"),
     ("question", "How old is the oldest lift?", "Which is the oldest lift?"),
     ("question", "How deep is the deepest lake?", "What is the deepest lake?"),
+    ("quantifier", "How many eggs are in all boxes?", "How many eggs are in each box?"),
+    ("quantifier", "Who is the tallest of all the teams?", "Who is the tallest of every team?"),
+    ("connective", "Find the name of the lifeguard", "Find the id and name of the lifeguard"),
 ]
 PASSES = [
     ("scope", "Who built the old bridge?", "Who built the old bridge? Please explain."),
@@ -91,6 +94,9 @@ PASSES = [
     ("number", "Who is the 2nd fastest runner?", "Who is the second fastest runner?"),
     ("number", "Who made the second guest list?", "Who made the guest list?"),
     ("question", "How old is the oldest lift?", "What is the age of the oldest lift?"),
+    ("quantifier", "List all lighthouses", "List every lighthouse"),
+    ("quantifier", "How many eggs are in each box?", "How many eggs are in every box?"),
+    ("connective", "id like to rent a kayak", "I'd like to rent a kayak"),
     ("question", "How far is the nearest bank?", "What is the distance to the nearest bank?"),
 ]
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from itertools import dropwhile, pairwise, takewhile
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.facts import DENIALS, dates_differ
+from headstart.policies.guards.facts import DENIALS, dates_differ, quantifiers_differ
 from headstart.policies.guards.words import (
     NEGATED_VERBS,
     VOCABULARY,
@@ -169,7 +169,32 @@ def _particles_exchanged(a: Parse, b: Parse) -> bool:
     )
 
 
-# --- this month, each month ----------------------------------------------------------------------
+# --- all or each, this month or each month -----------------------------------------------------
+
+_TOGETHER = stems_of("all combined together altogether overall")
+_EACH = stems_of("each every per")
+_AMOUNTS = stems_of("""
+    many total sum average mean median count number amount maximum minimum max min
+""")
+
+
+def amounts_differ(a: Parse, b: Parse) -> bool:
+    """Veto other quantifiers, and the amount of all things beside that of each one.
+
+    "How many seats do all cars have?" and "How many seats does each car have?" differ. Otherwise
+    "all" and "each" mean the same.
+    """
+    one, other = {*a.stems}, {*b.stems}
+    rivals = any(
+        _TOGETHER & ours - theirs and _EACH & theirs - ours and not _EACH & ours
+        for ours, theirs in ((one, other), (other, one))
+    )
+    counted = all(
+        not _AMOUNTS.isdisjoint(side.stems) or any(degree == "most" for _, degree in side.degrees)
+        for side in (a, b)
+    )
+    return (rivals and counted) or quantifiers_differ(a, b)
+
 
 _PERIODS = stems_of("day night week weekend month quarter year")
 _WHICH_PERIOD = stem_classes(

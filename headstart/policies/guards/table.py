@@ -595,7 +595,7 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "spelling": spellings_differ,
     "question": asked_differs,
     "connective": connectives_differ,
-    "quantifier": facts.quantifiers_differ,
+    "quantifier": negation.amounts_differ,
     "comparative": facts.comparisons_differ,
     "negation": negation.negations_differ,
     "role-swap": word_order.roles_swapped,
