@@ -106,9 +106,10 @@ _ASKED_BY_NOUN = word_classes(
         "when": "time date day month year",
         "where": "place location city town country",
         "who": "person",
+        "what": "did does",
     }
 )
-"""Nouns after "what" and "which" that make them ask for a time, a place or a person."""
+"""Words after "what" and "which" that make them ask for a time, a place, a person or a thing."""
 MAY_ASK = (
     _INVERTED | _ALWAYS_ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
 )
@@ -170,7 +171,7 @@ def asked_differs(a: Parse, b: Parse) -> bool:
     if a.asks == b.asks or _measure_asked(a, b):
         return _measure_asked(a, b)
     ours, theirs = a.asks - {COUNT}, b.asks - {COUNT}
-    if ours and theirs and ours.isdisjoint(theirs):
+    if ours and theirs and ours.isdisjoint(theirs) and ours | theirs != {"what", "why"}:
         return True
     if (COUNT in a.asks) == (COUNT in b.asks):
         return False
