@@ -1,4 +1,4 @@
-"""Guards about parts of times and added instructions. All examples are invented."""
+"""Guards about times, ranks, answers and added instructions. All examples are invented."""
 
 from __future__ import annotations
 
@@ -39,6 +39,29 @@ VETOED = [
     ("substitution", "Bonus for the current term", "Bonus for the previous term"),
     ("substitution", "Can I return it because it is old?", "Can I return it although it is old?"),
     ("negation", "You can find gold in this river", "You can't find gold in this river"),
+    ("date", "What did the café earn this month?", "What did the café earn each month?"),
+    ("date", "Visitors of the zoo last quarter", "Visitors of the zoo by quarter"),
+    ("date", "Show the hours I worked this week", "Show the hours I worked last week"),
+    ("negation", "Yes, I want to keep the room", "No, I don't want to keep the room"),
+    ("negation", "yes my key is lost", "no my key is not lost"),
+    ("negation", "No, I'd like a window seat", "Yes, I'd like a window seat"),
+    ("negation", "My bike was stolen", "No, my bike wasn't stolen"),
+    ("negation", "I want to delete my diary", "I don't want to delete my diary"),
+    ("negation", "Unsubscribe me", "I don't want you to unsubscribe me"),
+    ("negation", "I remember my PIN and want in", "I don't remember my PIN and want in"),
+    ("negation", "I found the key under the mat", "I didn't find the key under the mat"),
+    ("negation", "I was able to find the gate", "I was unable to find the gate"),
+    ("negation", "I have a problem with the oven", "I have no problem with the oven"),
+    ("antonym", "Which farm has the most cows?", "Which farm has the fewest cows?"),
+    ("number", "Who is the fastest runner?", "Who is the second fastest runner?"),
+    ("scope", "Who won the gold medal in judo?", "Who won the bronze medal in judo?"),
+    ("question", "How old is the oldest lift?", "Which is the oldest lift?"),
+    ("question", "How deep is the deepest lake?", "What is the deepest lake?"),
+    ("question", "What did the vikings eat in winter?", "When did the vikings eat in winter?"),
+    ("question", "What did the painter die of?", "Where did the painter die?"),
+    ("quantifier", "How many eggs are in all boxes?", "How many eggs are in each box?"),
+    ("quantifier", "Who is the tallest of all the teams?", "Who is the tallest of every team?"),
+    ("connective", "Find the name of the lifeguard", "Find the id and name of the lifeguard"),
 ]
 PASSES = [
     ("scope", "Who built the old bridge?", "Who built the old bridge? Please explain."),
@@ -63,6 +86,21 @@ PASSES = [
     ("negation", "Can't I pay by card?", "Can I pay by card?"),
     ("negation", "I can't log in today", "I cannot log in today"),
     ("negation", "I can't find my ticket", "Where can I find my ticket?"),
+    ("date", "What did the café earn in the past month?", "What did the café earn last month?"),
+    ("date", "What did the café earn per month?", "What did the café earn each month?"),
+    ("negation", "I didn't get the key", "No, I didn't get the key"),
+    ("negation", "I don't want the magazine", "Cancel the magazine"),
+    ("negation", "I don't want to get letters", "Stop sending letters"),
+    ("negation", "Isn't there a fee?", "Is there a fee?"),
+    ("negation", "Is the key for room no. 5 here?", "Is the key for room 5 here?"),
+    ("number", "Who is the 2nd fastest runner?", "Who is the second fastest runner?"),
+    ("number", "Who made the second guest list?", "Who made the guest list?"),
+    ("question", "How old is the oldest lift?", "What is the age of the oldest lift?"),
+    ("question", "What does an orange lamp mean?", "Why is the lamp orange?"),
+    ("quantifier", "List all lighthouses", "List every lighthouse"),
+    ("quantifier", "How many eggs are in each box?", "How many eggs are in every box?"),
+    ("connective", "id like to rent a kayak", "I'd like to rent a kayak"),
+    ("question", "How far is the nearest bank?", "What is the distance to the nearest bank?"),
 ]
 
 

@@ -72,9 +72,8 @@ def quantities(words: Sequence[Word]) -> tuple[tuple[str, str], ...]:
     """Return every number with its unit ("": none), sorted: (("30", "%"), ("7", "day")).
 
     "Five", "5", "5.0" and "5th" are equal numbers; "$5", "5 USD" and "5 dollars" are equal amounts.
-    "One" is often a pronoun, "first" an adverb and "second" a unit, so these three words do not
-    count as numbers. If the other prompt has a number in their place, it has a number more, and the
-    guard still vetoes.
+    "One" is often a pronoun, "first" an adverb and "second" a unit, so these words do not count,
+    but "second best" does. A number in their place in the other prompt is still a veto.
     """
     found = []
     place = 0
@@ -156,9 +155,12 @@ def _number_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
     if word.text in _SMALL or word.text in _SCALE:
         return _spelled_at(words, place)
     if word.text in _BEFORE_LAST:
-        following = tuple(each.text for each in words[place + 1 : place + 3])
-        if following == ("to", "last"):
+        following = [each.text for each in words[place + 1 : place + 3]]
+        if following == ["to", "last"]:
             return "-2", place + 3
+        _, degree = _ADJECTIVE_FORMS.get("".join(following[:1]), ("", ""))
+        if (word.text, degree) == ("second", "most"):  # "second best"
+            return "2", place + 1
     if word.text in _ROMAN and (word.capital or word.text not in _ALSO_WORDS_ROMAN):
         return _ROMAN[word.text], place + 1
     return None, place + 1
@@ -265,7 +267,7 @@ _PART_OF_PERIOD = word_classes(
 _BESIDE_PERIOD = words_of("early mid late")
 _LONGEST_PERIOD = 4
 """The most words after "the end" of a period: "of the following year"."""
-_IN_DATE = words_of("the of early mid late first second last next this my your our st nd rd th")
+_IN_DATE = words_of("the of early mid late first second next this my your our st nd rd th")
 """Words between a preposition and its date: "before the 4th of March"."""
 _IN_PERIOD = _IN_DATE | words_of("a following past previous prior current coming upcoming around")
 """Words between "the end" and a period: "of the previous year"."""
@@ -276,8 +278,7 @@ def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
 
     With a day or a month, parts of the day count, too; and so does "the end of the year".
     A relation is "before", "after" or "at"; it comes from the last word before the time that is not
-    part of it. Times are days and months, years, seasons and the like, and times of day ("before
-    3 pm").
+    part of it. Times are days, months, years, seasons and times of day ("before 3 pm").
     """
     found: set[str] = set()
     relations: set[str] = set()
@@ -336,8 +337,7 @@ def _is_clock(words: Sequence[Word], place: int) -> bool:
 def dates_differ(a: Parse, b: Parse) -> bool:
     """Veto unless both prompts name the same days and months, with the same relations.
 
-    "7 am" and "7 in the morning" are one time. "When is the start of the season?" is "When does the
-    season start?".
+    "7 am" is "7 in the morning". "When is the start of the day?" is "When does the day start?".
     """
     units = (unit for _, unit in (*a.quantities, *b.quantities))
     parts_by_clock = frozenset[str]().union(*(_PARTS_BY_CLOCK.get(unit, ()) for unit in units))

@@ -25,7 +25,7 @@ from collections import defaultdict
 from itertools import dropwhile, pairwise, takewhile
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.facts import DENIALS
+from headstart.policies.guards.facts import DENIALS, dates_differ, quantifiers_differ
 from headstart.policies.guards.words import (
     NEGATED_VERBS,
     VOCABULARY,
@@ -175,6 +175,60 @@ def _particles_exchanged(a: Parse, b: Parse) -> bool:
     )
 
 
+# --- all or each, this month or each month -----------------------------------------------------
+
+_TOGETHER = stems_of("all combined together altogether overall")
+_EACH = stems_of("each every per")
+_AMOUNTS = stems_of("""
+    many total sum average mean median count number amount maximum minimum max min
+""")
+
+
+def amounts_differ(a: Parse, b: Parse) -> bool:
+    """Veto other quantifiers, and the amount of all things beside that of each one.
+
+    "How many seats do all cars have?" and "How many seats does each car have?" differ. Otherwise
+    "all" and "each" mean the same.
+    """
+    one, other = {*a.stems}, {*b.stems}
+    rivals = any(
+        _TOGETHER & ours - theirs and _EACH & theirs - ours and not _EACH & ours
+        for ours, theirs in ((one, other), (other, one))
+    )
+    counted = all(
+        not _AMOUNTS.isdisjoint(side.stems) or any(degree == "most" for _, degree in side.degrees)
+        for side in (a, b)
+    )
+    return (rivals and counted) or quantifiers_differ(a, b)
+
+
+_PERIODS = stems_of("day night week weekend month quarter year")
+_WHICH_PERIOD = stem_classes(
+    {
+        "this": "this current",
+        "next": "next coming upcoming",
+        "last": "last past previous",
+        "every": "each every per by",
+    }
+)
+
+
+def times_differ(a: Parse, b: Parse) -> bool:
+    """Veto other dates, and other periods: "sales this month", "sales last month", "per month"."""
+    ours, theirs = _periods(a), _periods(b)
+    only, only_other = ours - theirs, theirs - ours
+    rivals = {period for period, _ in only} & {period for period, _ in only_other}
+    return bool(rivals) or dates_differ(a, b)
+
+
+def _periods(parse: Parse) -> set[tuple[str, str]]:
+    return {
+        (period, _WHICH_PERIOD[which])
+        for which, period in pairwise(parse.stems)
+        if period in _PERIODS and which in _WHICH_PERIOD
+    }
+
+
 # --- negations -------------------------------------------------------------------------------
 
 _NEGATIONS = words_of("""
@@ -214,6 +268,11 @@ _ENDING = stems_of("""
 
 # "I can't remember my PIN" and "I forgot my PIN" ask the same; so do "Why not use X" and "or not".
 _PRONOUNS = words_of("i you we they he she it this that there")
+_YES, _NO = stems_of("yes yeah yep yup"), stems_of("no nope nah")
+_AFTER_ANSWER = (_PRONOUNS - {"he"}) | words_of(
+    "these those my our your the please never not don't"
+)
+"""After one of these words' "no", the "no" is an answer: "No, I don't". "No he" may be Spanish."""
 _UNKNOWING = words_of("""
     remember recall know find see figure understand understood tell locate recognise
     recognize sure certain
@@ -225,7 +284,12 @@ _IDIOMS = {
     "unable": _UNKNOWING,
     "no": _ONLY_FOREIGN | words_of("matter doubt problem problems idea clue worries reason luck"),
 }
-_CANNOT = stems_of("can't cannot")
+_PRONOUN_STEMS = stems_of(" ".join(_PRONOUNS))
+_DENYING = stems_of(" ".join(NEGATED_VERBS)) | stems_of("not no cannot unable")
+_AUXILIARY = stems_of("""
+    am is are was were be been do does did have has had can could will would able to a an the any
+""")
+_PRESENT = {"found": "find", "knew": "know", "saw": "see", "understood": "understand"}
 _PASSED_OVER = words_of("i we seem to be able even really quite")
 """Words that may come between a negation and its verb: "I can't seem to find it"."""
 _BEFORE_NOT = frozenset({"or", "why", "if", "whether"})
@@ -237,6 +301,8 @@ _WORKING = stems_of("""
 """)
 """Verbs that make a complaint when they are negated: "it isn't working", "it won't go through"."""
 _WANTING = stems_of("want need")
+_WANTED_REACH = 4
+"""The number of words after a negation in which the verb after "want to" is searched."""
 _TROUBLE = stems_of(VOCABULARY["trouble"])
 _COMPLAINS, _TROUBLED, _CEASES, _ENDS = "complains", "troubled", "ceases", "ends"
 _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
@@ -266,7 +332,7 @@ def negations(
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
-        if word.text == "no" and no_means_in:
+        if word.text == "no" and (no_means_in or _is_answer(words, place, spoken)):
             continue  # "no hotel": in the hotel
         if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
             if _is_negation_idiom(words, place):
@@ -294,13 +360,21 @@ def negations_differ(a: Parse, b: Parse) -> bool:
     "X instead of Y" and "Y instead of X" are such an exchange. There is no veto if both prompts
     complain ("My card isn't working", "My card fails"), if both end something ("Stop
     sending letters", "Cancel letters"), or if an opposite cancels the negation ("not correct",
-    "wrong").
+    "wrong"). "Yes, …" and "No, …" differ, also before a negation.
     """
+    if any(_YES & {*one.stems[:1]} and _NO & {*two.stems[:1]} for one, two in ((a, b), (b, a))):
+        return True
     if a.negated == b.negated or _no_means_in(a, b):
-        return _replacement_turned(a, b) or _both_parts_negated(a, b) or _idiom_denies(a, b)
+        return _replacement_turned(a, b) or _both_parts_negated(a, b) or _idiom_denied(a, b)
     negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
     have_one_meaning = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
     return not have_one_meaning and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
+
+
+def _is_answer(words: Sequence[Word], place: int, spoken: frozenset[str]) -> bool:
+    """Tell whether "no" only answers what was asked before: "No, I don't want it"."""
+    following = {word.text for word in words[1:2]}
+    return not place and "en" in spoken and not _AFTER_ANSWER.isdisjoint(following)
 
 
 def _both_parts_negated(a: Parse, b: Parse) -> bool:
@@ -310,21 +384,31 @@ def _both_parts_negated(a: Parse, b: Parse) -> bool:
     return one_has_none and a.negated == b.negated and enough
 
 
-def _idiom_denies(a: Parse, b: Parse) -> bool:
-    """Tell whether all that differs is "can't": "I can't see it", "I can see it": no idiom here."""
-    if _CANNOT.isdisjoint(a.stems) == _CANNOT.isdisjoint(b.stems):
+def _idiom_denied(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts differ only in a negation: "I can't see it", "I can see it".
+
+    Beside the affirmed words, "I don't know", "no problem" and the like are no idioms.
+    """
+    if a.foreign or b.foreign:
         return False
-    return _affirmed(a) == _affirmed(b)
+    (words, denials), (others, other_denials) = _affirmed(a), _affirmed(b)
+    return words == others and denials % 2 != other_denials % 2
 
 
-def _affirmed(parse: Parse) -> list[str]:
-    """Return the stems with "can" for "can't", except in "Can't I …?"."""
-    return [
-        "can" if before and word in _CANNOT and after not in _PRONOUNS else word
-        for before, word, after in zip(
-            ("", *parse.stems), parse.stems, (*parse.stems[1:], ""), strict=False
-        )
-    ]
+def _affirmed(parse: Parse) -> tuple[list[str], int]:
+    """Return the stems without auxiliary verbs, articles and negations, and how many these were.
+
+    The negations of "Can't I …?", "Why not …?" and "No. 5" stay, and "No, …" is left out.
+    """
+    words, denials = [], 0
+    stems = parse.stems[1:] if parse.stems[:1] == ("no",) else parse.stems
+    for before, word, after in zip(("", *stems), stems, (*stems[1:], ""), strict=False):
+        idiom = before in _BEFORE_NOT or after in _PRONOUN_STEMS or after[:1].isdecimal()
+        if word in _DENYING and not idiom:
+            denials += 1
+        elif word not in _AUXILIARY:
+            words.append(_PRESENT.get(word, word))
+    return words, denials
 
 
 def _no_means_in(a: Parse, b: Parse) -> bool:
@@ -390,12 +474,18 @@ def _is_gerund(word: Word) -> bool:
 
 
 def _tone_of_negation(words: Sequence[Word], place: int) -> set[str]:
-    """Return the tone of a negation: "it isn't working" complains, "I don't want it" ends."""
+    """Return the tone of a negation: "it isn't working" complains, "I don't want it" ends.
+
+    "I don't want to cancel it" and "I don't want you to cancel it" do not end it.
+    """
     following = [stem(word.text) for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     tone = set()
     if not _WORKING.isdisjoint(following[:5]) or "yet" in following:
         tone.add(_COMPLAINS)
-    if not _WANTING.isdisjoint(following[:2]):
+    ends_not = any(
+        word == "to" and verb in _ENDING for word, verb in pairwise(following[:_WANTED_REACH])
+    )
+    if not _WANTING.isdisjoint(following[:2]) and not ends_not:
         tone.add(_CEASES)
     return tone
 

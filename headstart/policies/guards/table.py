@@ -106,9 +106,10 @@ _ASKED_BY_NOUN = word_classes(
         "when": "time date day month year",
         "where": "place location city town country",
         "who": "person",
+        "what": "did does",
     }
 )
-"""Nouns after "what" and "which" that make them ask for a time, a place or a person."""
+"""Words after "what" and "which" that make them ask for a time, a place, a person or a thing."""
 MAY_ASK = (
     _INVERTED | _ALWAYS_ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
 )
@@ -117,6 +118,9 @@ _AMOUNTS = stems_of("""
     population much many remaining left anzahl número numero nombre aantal liczba antal límite
 """)
 """Words with which a prompt may ask for a number without "how many"."""
+_MEASURED = stems_of("tall high long old big large wide deep heavy fast far small short young")
+"""After "how", these words ask for a measure, which "what is its height" does, too."""
+_MEASURES = _AMOUNTS | stems_of("height length age width depth weight speed distance time duration")
 _UNITS_OF_TIME = stems_of("minute hour day night week month year")
 """With these words, "how many" may mean "when": "how many days until the match"."""
 
@@ -160,11 +164,14 @@ def _asked(before: str, text: str, after: str) -> str | None:
 
 
 def asked_differs(a: Parse, b: Parse) -> bool:
-    """Veto if the prompts ask for different kinds of things: when and where, how many and which."""
-    if a.asks == b.asks:
-        return False
+    """Veto if the prompts ask for different kinds of things: when and where, how many and which.
+
+    "How old is the oldest lift?" and "Which is the oldest lift?" ask for different things, too.
+    """
+    if a.asks == b.asks or _measure_asked(a, b):
+        return _measure_asked(a, b)
     ours, theirs = a.asks - {COUNT}, b.asks - {COUNT}
-    if ours and theirs and ours.isdisjoint(theirs):
+    if ours and theirs and ours.isdisjoint(theirs) and ours | theirs != {"what", "why"}:
         return True
     if (COUNT in a.asks) == (COUNT in b.asks):
         return False
@@ -178,6 +185,21 @@ def asked_differs(a: Parse, b: Parse) -> bool:
     if things.asks == {"when"} and not _UNITS_OF_TIME.isdisjoint(counting.stems):
         asks_else = False
     return asks_else or not facts.LISTING.isdisjoint(things.stems)
+
+
+def _measure_asked(a: Parse, b: Parse) -> bool:
+    """Tell whether one prompt asks for a measure of the most … thing, and the other for the thing.
+
+    "How long is the longest track?" asks what "What is the length of the longest track?" asks.
+    """
+    measured = [
+        any(how == "how" and word in _MEASURED for how, word in pairwise(side.stems))
+        for side in (a, b)
+    ]
+    if measured[0] == measured[1] or all(degree != "most" for _, degree in a.degrees & b.degrees):
+        return False
+    things = {*(b if measured[0] else a).stems}
+    return not things.isdisjoint(facts.LISTING) and things.isdisjoint(_MEASURES)
 
 
 # --- and, or -------------------------------------------------------------------------------------
@@ -568,13 +590,13 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "language": languages_differ,
     "number": facts.numbers_differ,
     "unit": facts.units_differ,
-    "date": facts.dates_differ,
+    "date": negation.times_differ,
     "name": facts.names_differ,
     "sign": signs_differ,
     "spelling": spellings_differ,
     "question": asked_differs,
     "connective": connectives_differ,
-    "quantifier": facts.quantifiers_differ,
+    "quantifier": negation.amounts_differ,
     "comparative": facts.comparisons_differ,
     "negation": negation.negations_differ,
     "role-swap": word_order.roles_swapped,
