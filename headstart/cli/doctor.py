@@ -330,7 +330,7 @@ async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
         )
     else:
         sealed = "" if cipher is None else ", encrypted from now on"
-        size = f"{stats.entries:,} answers ({stats.bytes / 1e6:,.1f} MB)"
+        size = f"{counted(stats.entries, 'answer')} ({stats.bytes / 1e6:,.1f} MB)"
         yield ok("store", f"{shown} has {size}{sealed}")
         if took_s > SLOW_STORE_S:
             yield warning(
