@@ -330,7 +330,7 @@ async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
         )
     else:
         sealed = "" if cipher is None else ", encrypted from now on"
-        size = f"{stats.entries:,} answers ({stats.bytes / 1e6:,.1f} MB)"
+        size = f"{counted(stats.entries, 'answer')} ({stats.bytes / 1e6:,.1f} MB)"
         yield ok("store", f"{shown} has {size}{sealed}")
         if took_s > SLOW_STORE_S:
             yield warning(
@@ -341,8 +341,8 @@ async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
 
 
 async def _redis(url: str) -> AsyncIterator[Finding]:
-    """Check the settings of a Redis that affect the cache, if the user may read them."""
-    from redis.exceptions import RedisError
+    """Check the clock of a Redis, and what it does when it is full."""
+    from redis.exceptions import NoPermissionError, RedisError
 
     from headstart.embeddings.stores.redis_client import CLUSTER, connect
 
@@ -353,13 +353,20 @@ async def _redis(url: str) -> AsyncIterator[Finding]:
         async with asyncio.timeout(LIMIT_S):
             seconds, micro = await client.redis.time()
             skew_s = time.time() - (int(seconds) + int(micro) / 1e6)  # noqa: TID251 - the real clock
-            asked = await client.redis.config_get("maxmemory*")
+            memory = await client.redis.info("memory")
+    except NoPermissionError:
+        yield warning(
+            "redis",
+            "the user of the URL may not read the clock of Redis and its maxmemory-policy, so they "
+            "are not checked",
+            "ACL SETUSER with the user's name and +time +info",
+        )
+        return
     except (RedisError, OSError, TimeoutError):
-        return  # the check before has reported it, or this user may not read the settings
+        return  # the check before has reported it
     finally:
         await client.aclose()
-    policies = [value for name, value in asked.items() if _text(name) == "maxmemory-policy"]
-    policy = _text(policies[0]) if policies else "noeviction"
+    policy = memory.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         yield warning(
             "redis",
@@ -372,10 +379,6 @@ async def _redis(url: str) -> AsyncIterator[Finding]:
             f"this clock and that of Redis differ by {abs(skew_s):,.0f} s, so answers age wrongly",
             "synchronise both: timedatectl set-ntp true",
         )
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 async def _encoder(settings: Settings) -> AsyncIterator[Finding]:

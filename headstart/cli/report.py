@@ -185,7 +185,7 @@ async def _limits(url: str | None, config: Path | None) -> tuple[LimitUse, ...]:
     from headstart.policies.callers import spending
 
     settings = settings_to_read(config)
-    callers = {name: spending(each) for name, each in settings.server.client_limits.items()}
+    callers = {name: spending(each) for name, each in settings.server.limits_by_client.items()}
     if not any(callers.values()):
         return ()
     async with existing_store(url, config) as store:

@@ -28,6 +28,7 @@ from headstart.report.sections import (
     LEFT,
     ReportSection,
     Table,
+    counted,
     curve_through,
     frame,
     grid,
@@ -87,7 +88,7 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
         words.append(f"The target {_percent(max_error)} {why}.")
     if pick.rates.hits < FEW_HITS:
         words.append(
-            f"The log is short: {pick.rates.hits:,} hits in {pick.rates.n:,} prompts. "
+            f"The log is short: {counted(pick.rates.hits, 'hit')} in {pick.rates.n:,} prompts. "
             "Some thousand prompts would show more."
         )
     toml = f"[cache]\nmax_error = {pick.max_error:g}\nstate = {json.dumps(state)}"
@@ -131,9 +132,9 @@ def _expect(target: TargetResult) -> str:
 def _wrong(target: TargetResult) -> str:
     rates = target.rates
     if not rates.wrong:
-        return f"none of {rates.hits:,} hits was wrong"
+        return f"none of {counted(rates.hits, 'hit')} was wrong"
     were, share = "was" if rates.wrong == 1 else "were", _percent(rates.wrong_per_hit)
-    return f"{rates.wrong:,} of {rates.hits:,} hits {were} wrong ({share})"
+    return f"{rates.wrong:,} of {counted(rates.hits, 'hit')} {were} wrong ({share})"
 
 
 def _explain(target: TargetResult) -> str:

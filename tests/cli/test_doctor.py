@@ -7,6 +7,7 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,6 @@ from support.serving import bind_free_port, serving_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 Findings = list[dict[str, str]]
 
@@ -339,6 +339,29 @@ def test_a_redis_that_evicts_is_a_warning_and_one_that_is_away_a_problem(
     code, findings = examined(capsys)
     assert code == 1
     assert about(findings, "store")[0][0] == "problem"
+
+
+@pytest.mark.usefixtures("place")
+def test_a_user_of_redis_with_the_permissions_of_the_docs_can_check_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs/nodes.md"
+    (line,) = [each for each in page.read_text().splitlines() if each.startswith("ACL SETUSER")]
+    with redis_server() as server, contextlib.closing(server.client()) as client:
+        client.execute_command(*line.split())
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        url = server.url.replace("redis://", "redis://headstart:PASSWORD@")
+        monkeypatch.setenv("HEADSTART_CACHE__STORE", url)
+        _, findings = examined(capsys)
+        ((verdict, text),) = about(findings, "redis")
+        assert verdict == "warning"
+        assert "allkeys-lru" in text
+        client.execute_command("ACL", "SETUSER", "headstart", "-info")
+        code, findings = examined(capsys)
+        assert code == 0
+        ((verdict, text),) = about(findings, "redis")
+        assert verdict == "warning"
+        assert "not checked" in text
 
 
 @pytest.mark.usefixtures("place")

@@ -289,8 +289,9 @@ def test_the_limits_of_client_keys_are_shown_with_what_is_used(
     monkeypatch.setenv("KEY_A", "a-key-of-team-a-0123456789")
     config = tmp_path / "limits.toml"
     config.write_text(
-        '[server]\nclient_keys = { team-a = "env:KEY_A" }\n'
+        '[server]\nclient_keys = { team-a = "env:KEY_A", team-b = "env:KEY_B" }\n'
         "[server.client_limits.team-a]\nusd_per_month = 40.0\ntokens_per_day = 200000\n"
+        '[server.client_limits."*"]\ntokens_per_day = 300000\n'
     )
     limits = ClientLimits(usd_per_month=40.0, tokens_per_day=200_000)
 
@@ -300,14 +301,23 @@ def test_the_limits_of_client_keys_are_shown_with_what_is_used(
             found = {each.setting: each for each in spending(limits)}
             month, day = found["usd_per_month"], found["tokens_per_day"]
             await books.charge(
-                [month.charge("team-a", 10 * month.unit, now), day.charge("team-a", 50_000, now)]
+                [
+                    month.charge("team-a", 10 * month.unit, now),
+                    day.charge("team-a", 50_000, now),
+                    day.charge("team-b", 60_000, now),
+                ]
             )
 
     anyio.run(spend)
     found = json.loads(report(capsys, "--store", store, "--config", str(config), "--json"))
-    used = {each["limit"]: (each["used"], each["most"]) for each in found["limits"]}
-    assert used["usd_per_month"] == (10.0, 40.0)
-    assert used["tokens_per_day"] == (50_000.0, 200_000.0)
+    used = {
+        (each["caller"], each["limit"]): (each["used"], each["most"]) for each in found["limits"]
+    }
+    assert used == {
+        ("team-a", "usd_per_month"): (10.0, 40.0),
+        ("team-a", "tokens_per_day"): (50_000.0, 200_000.0),
+        ("team-b", "tokens_per_day"): (60_000.0, 300_000.0),  # by the table "*"
+    }
     text = report(capsys, "--store", store, "--config", str(config))
     assert "Limits of client keys" in text
     assert "25.0 %" in text
