@@ -207,12 +207,8 @@ class ResponsesEncoder:
         """Return an event; ``rest`` has its members after the number, and its closing brace."""
         name, number = kind.encode(), self._number
         self._number += 1
-        return b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n' % (
-            name,
-            name,
-            number,
-            rest,
-        )
+        form = b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n'
+        return form % (name, name, number, rest)
 
     def _begin(self, written: list[bytes]) -> None:
         if self._begun:

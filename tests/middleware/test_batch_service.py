@@ -298,7 +298,8 @@ async def test_a_batch_goes_on_although_its_folder_could_not_be_read_at_first(
 async def test_two_requests_after_a_restart_start_a_batch_once(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended, looks = threading.Event(), []
+    ended = threading.Event()
+    looks: list[list[Any]] = []
 
     def listed(folder: BatchFolder, owner: str, kind: type[Any]) -> list[Any]:
         found = known(folder, owner, kind)
