@@ -238,7 +238,7 @@ def custom_arguments(text: str) -> str:
 
 def _tools(fields: Fields) -> tuple[Tool | ForeignTool, ...]:
     tools: list[Tool | ForeignTool] = []
-    names: dict[str, list[str]] = {"function": [], "custom": []}
+    names: dict[str, set[str]] = {"function": set(), "custom": set()}
     for tool in fields.objects("tools"):
         kind = tool.text("type") or "function"
         if kind == "function":
@@ -250,13 +250,12 @@ def _tools(fields: Fields) -> tuple[Tool | ForeignTool, ...]:
             tools.append(ForeignTool(kind=kind, value={"type": kind, **tool.rest()}))
             continue
         tools.append(read)
-        names[kind].append(read.name)
-    for name in names["custom"]:
-        if name in names["function"]:
-            raise InvalidRequest(
-                f"tools: a function and a custom tool have the name {name}, and only OpenAI's API "
-                "tells their calls apart"
-            )
+        names[kind].add(read.name)
+    if shared := names["custom"] & names["function"]:
+        raise InvalidRequest(
+            f"tools: a function and a custom tool have the name {min(shared)}, and only OpenAI's "
+            "API tells their calls apart"
+        )
     return tuple(tools)
 
 

@@ -205,12 +205,10 @@ class ResponsesEncoder:
 
     def _event(self, kind: str, rest: bytes) -> bytes:
         """Return an event; ``rest`` has its members after the number, and its closing brace."""
-        number, self._number = self._number, self._number + 1
-        return b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n' % (
-            *(kind.encode(),) * 2,
-            number,
-            rest,
-        )
+        name, number = kind.encode(), self._number
+        self._number += 1
+        form = b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n'
+        return form % (name, name, number, rest)
 
     def _begin(self, written: list[bytes]) -> None:
         if self._begun:

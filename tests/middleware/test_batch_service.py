@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -291,6 +292,36 @@ async def test_a_batch_goes_on_although_its_folder_could_not_be_read_at_first(
     assert "batches.dir cannot be used" in refused["error"]["message"]
     caller.open.set()
     await caller.until(second, id, "completed")
+    await caller.aclose(second)
+
+
+async def test_two_requests_after_a_restart_start_a_batch_once(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    looks: list[list[Any]] = []
+
+    def listed(folder: BatchFolder, owner: str, kind: type[Any]) -> list[Any]:
+        found = known(folder, owner, kind)
+        looks.append(found)
+        if len(looks) > 1:
+            ended.wait(10)
+        return found
+
+    known = BatchFolder.listed
+    first, second = caller.service(concurrency=1), caller.service()
+    id = await caller.begin(first, 5)
+    await caller.until(first, id, "in_progress")
+    await first.aclose()
+    monkeypatch.setattr(BatchFolder, "listed", listed)
+    caller.open.set()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(caller.ask, second, "GET", f"/v1/batches/{id}")
+        await caller.until(second, id, "completed")
+        ended.set()
+    await until(lambda: not second._tasks)
+    assert len(looks) == 1
     await caller.aclose(second)
 
 

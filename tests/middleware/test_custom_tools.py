@@ -434,3 +434,14 @@ def test_calls_are_whole_if_the_stream_ends_without_a_reason() -> None:
     [call] = [part for part in parts if isinstance(part, ToolCall)]
     assert (call.kind, call.arguments) == ("custom", "a")
     assert b'"type":"tool_search_call"' in written
+
+
+def test_names_of_many_tools_are_compared_in_linear_time() -> None:
+    functions = [{"type": "function", "function": {"name": f"look{n}"}} for n in range(12_000)]
+    customs = [{"type": "custom", "custom": {"name": f"patch{n}"}} for n in range(12_000)]
+    body = json.dumps({"model": "m", "messages": [HI], "tools": functions + customs}).encode()
+    request = OPENAI_CHAT.parse_request(body)
+    began = process_time()
+    asked = OPENAI_CHAT.read_request(request)
+    assert process_time() - began < 2.0
+    assert len(asked.tools) == 24_000

@@ -394,8 +394,12 @@ class BatchService:
         """Start the batches of an owner that no process runs."""
         if time.monotonic() < self._looks_at.get(owner, 0.0):
             return
-        batches = await asyncio.to_thread(self.folder.listed, owner, KeptBatch)
         self._looks_at[owner] = math.inf
+        try:
+            batches = await asyncio.to_thread(self.folder.listed, owner, KeptBatch)
+        except BaseException:
+            del self._looks_at[owner]
+            raise
         for batch in batches:
             if not batch.has_ended and batch.id not in self._tasks:
                 self._start(owner, batch, scope)
