@@ -348,7 +348,7 @@ def test_a_user_of_redis_with_the_permissions_of_the_docs_can_check_it(
     page = Path(__file__).parents[2] / "docs/nodes.md"
     (line,) = [each for each in page.read_text().splitlines() if each.startswith("ACL SETUSER")]
     with redis_server() as server, contextlib.closing(server.client()) as client:
-        client.execute_command(*line.split())
+        server.command(*line.split())
         client.config_set("maxmemory-policy", "allkeys-lru")
         url = server.url.replace("redis://", "redis://headstart:PASSWORD@")
         monkeypatch.setenv("HEADSTART_CACHE__STORE", url)
@@ -356,7 +356,7 @@ def test_a_user_of_redis_with_the_permissions_of_the_docs_can_check_it(
         ((verdict, text),) = about(findings, "redis")
         assert verdict == "warning"
         assert "allkeys-lru" in text
-        client.execute_command("ACL", "SETUSER", "headstart", "-info")
+        server.command("ACL", "SETUSER", "headstart", "-info")
         code, findings = examined(capsys)
         assert code == 0
         ((verdict, text),) = about(findings, "redis")
