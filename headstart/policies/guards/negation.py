@@ -1,8 +1,11 @@
-"""Guards for negations, opposites and scopes: each of these can reverse a question.
+"""Guards for words that can reverse a question: opposites, amounts, negations, scopes.
 
 **Opposites** (``opposites_used``): "open" and "closed". The pairs come from general English, and
 not from a data set. Some pairs are left out because two prompts with them may still ask the same:
 in/on, to/from, and given/received ("I was given it", "I received it").
+
+**Amounts and periods** (``amounts_differ``, ``times_differ``): "of all cars" and "of each car",
+"this month" and "last month".
 
 **Negations** (``negations_differ``): "it is open" and "it is not open". An idiom is no negation
 ("why not"), two negations cancel each other, and an opposite cancels one ("not right", "wrong"). A
@@ -175,7 +178,7 @@ def _particles_exchanged(a: Parse, b: Parse) -> bool:
     )
 
 
-# --- all or each, this month or each month -----------------------------------------------------
+# --- amounts and periods -------------------------------------------------------------------------
 
 _TOGETHER = stems_of("all combined together altogether overall")
 _EACH = stems_of("each every per")
