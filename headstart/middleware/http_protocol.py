@@ -45,8 +45,8 @@ _REQUEST_BYTES = 256
 CONNECTIONS_FOR_CHECKS = 16
 """Connections above the limit. Of their requests, only health checks are answered."""
 _CHECKS = (b"/_headstart/health", b"/_headstart/ready")
-_FULL_BODY_S = 1.0
-"""How long the body of a refused request may take."""
+_REFUSED_S = 1.0
+"""Seconds that the head and the body of a refused request may take."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n"
     b"connection: close\r\n\r\n"
@@ -118,7 +118,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def _refuse_requests(self) -> None:
         """Answer only a health check, so that nobody restarts a server because it is busy."""
-        self._is_extra = True
+        self._is_extra, self.head_timeout_s = True, _REFUSED_S
         self.app = partial(_answer_a_check, self.app)
         if not type(self).told_full:
             type(self).told_full = True  # no access log and no books show them
@@ -332,7 +332,7 @@ async def _answer_a_check(
     if scope["type"] == "http" and scope["raw_path"] in _CHECKS:
         return await app(scope, receive, send)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_FULL_BODY_S):
+        async with asyncio.timeout(_REFUSED_S):
             while (await receive()).get("more_body", False):
                 pass
     headers = [*json_headers(_FULL_BODY), (b"retry-after", b"1")]

@@ -178,12 +178,13 @@ async def test_beyond_its_connections_the_server_answers_health_checks_alone(
     ]
 
 
-async def test_connections_for_checks_are_few() -> None:
+async def test_connections_for_checks_are_few_and_soon_free_again() -> None:
     async with sidecar(RawUpstream(), connections=1) as url:
-        kept = [await open_raw(url, b"") for _ in range(1 + CONNECTIONS_FOR_CHECKS)]
+        kept, *extra = [await open_raw(url, b"") for _ in range(1 + CONNECTIONS_FOR_CHECKS)]
         assert (await closed(*await open_raw(url, b""))).startswith(b"HTTP/1.1 503")
-        for _, writer in kept:
-            writer.close()
+        assert {await closed(*each) for each in extra} == {b""}
+        assert b"alive" in await closed(*await open_raw(url, head("/_headstart/health")))
+        kept[1].close()
 
 
 # --- bodies ----------------------------------------------------------------------------------
