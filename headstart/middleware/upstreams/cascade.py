@@ -1,7 +1,21 @@
 """Cascade: a cheap, fast model writes a draft; a strong model answers if the draft does not pass.
 
-The judges are pure functions (``policies.drafts``). ``JudgePanel`` calls them, and learns which
-share of the drafts with a score is good.
+1. ``Cascade.send`` chooses the order in which the two models are asked (``CascadeOrder``).
+2. ``CascadeRun`` makes the calls of one request. It reads the draft to its end before the client
+   gets anything, because only a whole answer can be judged.
+3. The ``JudgePanel`` judges the draft. A judge may veto it, for example because the draft refuses
+   to answer. Otherwise a score, such as the log-probabilities of its tokens, must be high enough.
+4. A draft that passes is the answer, byte for byte. Otherwise the strong model answers, and its
+   answer is passed on as it comes.
+5. The panel compares a scored draft with the strong model's answer, if there is one. So it learns
+   which scores good drafts have (``Calibration``).
+
+For example, the strategy asks for a confidence of 0.8. The first draft has a score with which 95 %
+of the drafts were good: the client gets it, marked ``cascade:fast``. The next draft has a score
+with which 60 % were good: the strong model is asked, and its answer is marked ``cascade:slow``. If
+the strong model fails, the client gets the doubtful draft after all, marked ``cascade:draft``.
+
+The judges are pure functions (``policies/drafts.py``).
 """
 
 from __future__ import annotations
@@ -54,99 +68,7 @@ if TYPE_CHECKING:
 
     _Teach: TypeAlias = Callable[[Completion], Awaitable[None]]
 
-
 _IDENTITY = (b"accept-encoding", b"identity")
-
-
-class Draft(NamedTuple):
-    """An answer that was read to its end."""
-
-    reply: Reply
-    pieces: Sequence[Piece]
-    answer: Completion | None
-    """The decoded answer, or None if it cannot be read, for example because it is compressed."""
-
-
-async def read_draft(reply: Reply, now: float) -> Draft:
-    """Read a draft to its end. ``now`` is in Unix seconds.
-
-    Raises UpstreamError, also if the draft is too long to be kept.
-    """
-    pieces, is_whole = await read_up_to(reply, HELD_BYTES)
-    if not is_whole:
-        raise UpstreamProtocolError(f"the draft of upstream {reply.upstream} is too long")
-    return Draft(reply, pieces, finished_answer(reply.transcript, now))
-
-
-def finished_answer(transcript: Transcript, now: float) -> Completion | None:
-    """Return the answer of a body that has ended, or None if the answer is not whole.
-
-    It is whole after its terminal event, or if each choice has its finish reason.
-    """
-    if transcript.finished and not transcript.ended:
-        transcript.feed((Ended(),))
-    return transcript.completion(now)
-
-
-def _add_mark(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
-    """Note in the transforms of an answer which model gave it."""
-    reply.transforms = (*reply.transforms, mark)
-    reply.storable = reply.storable and storable
-    return reply
-
-
-async def _yield_draft(draft: Draft, after: Callable[[], Awaitable[None]]) -> AsyncGenerator[Piece]:
-    """Yield a draft unchanged, byte for byte. ``after`` is awaited at its end."""
-    for piece in draft.pieces:
-        yield piece
-    await after()
-
-
-def readable(call: Call) -> Call:
-    """Return a call that asks for an uncompressed answer, so that the answer can be judged."""
-    kept = tuple(pair for pair in call.headers if pair[0] != _IDENTITY[0])
-    return msgspec.structs.replace(call, headers=(*kept, _IDENTITY))
-
-
-def asking_logprobs(call: Call, field: str) -> Call:
-    """Return a call that asks for log-probabilities, in a boolean field of its dialect."""
-    request = call.request
-    assert request is not None
-    body = msgspec.json.decode(call.body, type=dict[str, msgspec.Raw])
-    body[field] = msgspec.Raw(b"true")
-    asked = msgspec.structs.replace(
-        request, document={**request.document, field: True}, logprobs=True
-    )
-    return msgspec.structs.replace(call, body=msgspec.json.encode(body), request=asked)
-
-
-def strip_logprobs(draft: Draft, call: Call, dialect: Dialect) -> Draft:
-    """Return a draft rewritten without log-probabilities that the caller did not ask for."""
-    answer, request = draft.answer, call.request
-    events = tuple(
-        event
-        for piece in draft.pieces
-        for event in piece.events
-        if not isinstance(event, LogprobsDelta)
-    )
-    if answer is None or request is None:
-        return draft
-    plain = without_logprobs(answer)
-    ids = (event.id for event in events if isinstance(event, Started))
-    id = next((each for each in ids if each), None) or dialect.new_id()
-    if request.stream:
-        rendered = dialect.render(plain)
-        echo = None if dialect.echo is None else dialect.echo(request.document)
-        data = rendered.sse(id, plain.created, echo, include_usage=request.include_usage)
-    else:
-        data = dialect.write_body(plain, id, plain.created)
-    reply, piece = _add_mark(draft.reply, "logprobs"), Piece(data, events)
-    reply.headers = tuple([pair for pair in reply.headers if pair[0] != b"content-length"])
-    reply.transcript = Transcript()
-    reply.transcript.add(piece)
-    return Draft(reply, (piece,), plain)
-
-
 _FAST, _SLOW = 0, 1
 _CHECKED_WEIGHT = 5.0
 """The weight of a checked draft that is accepted, or whose prompt is hard.
@@ -156,6 +78,12 @@ drafts or more. But with a weight of 50, one draft would outweigh all earlier on
 (``docs/cascade.md``).
 """
 FAST_MARK, SLOW_MARK, DRAFT_MARK = "cascade:fast", "cascade:slow", "cascade:draft"
+_SCORING = frozenset({"logprob", "prompt", "agreement"})
+"""Judges that give scores. The other ones only veto."""
+_DOUBTS = ("unsure", "unjudged")
+"""Reasons to reject a draft that is only doubtful, and no known fault."""
+_VERSION = 1
+"""The version of the saved state of a panel."""
 
 
 class CascadeOrder(Enum):
@@ -172,6 +100,125 @@ class CascadeOrder(Enum):
 
 
 @dataclass(eq=False, repr=False)
+class Cascade:
+    """Asks ``fast``, judges its whole draft, and asks ``slow`` if the draft does not pass.
+
+    ``send`` waits for an accepted draft, or for the first content of ``slow``. If ``slow`` fails, a
+    doubtful draft is served, with the mark ``cascade:draft``; it is not stored. ``clock`` returns
+    Unix seconds, ``draw`` random numbers in [0, 1). ``strategy.judges`` has the user's own judges
+    for the ``JudgePanel``. They are functions without a lasting name, so drafts that they accepted
+    are cached under the ``name`` of this cascade only.
+    """
+
+    name: str
+    fast: Candidate
+    slow: Candidate
+    strategy: Strategy
+    _: KW_ONLY
+    draw: Callable[[], float]
+    clock: Callable[[], float]
+    refusing_logprobs: set[str] = field(default_factory=set)
+    """Models that refused log-probabilities."""
+    _escalations: Escalations = field(default_factory=Escalations)
+
+    def __post_init__(self) -> None:
+        fast, slow, strategy = self.fast, self.slow, self.strategy
+        judges = [each.ask for each in strategy.judges]
+        # A stricter cascade must not get from the cache what another one has accepted.
+        named = (*sorted(strategy.judge), *([f"own@{self.name}"] if judges else []))
+        terms = f"{'+'.join(named)}>={strategy.min_confidence:g}"
+        self.identity = f"cascade({fast.identity},{slow.identity},{terms})"
+        self.names = fast.names | slow.names
+        self.panel = JudgePanel(strategy.judge, strategy.min_confidence, judges)
+
+    def estimate(self, call: Call) -> RoutingEstimate:
+        """Return the estimate: that of a draft, and the strong model's times its usual share."""
+        fast, slow = self.fast.estimate(call), self.slow.estimate(call)
+        share = 1.0 if call.request is None else self.panel.failure_rate(call.request)
+        drafted_s, cost_usd = fast.completion_s, fast.cost_usd
+        return RoutingEstimate(
+            name=self.name,
+            ready=fast.ready or slow.ready,
+            ready_in_s=min(fast.ready_in_s, slow.ready_in_s),
+            degraded=fast.degraded and slow.degraded,
+            samples=min(fast.samples, slow.samples),
+            ttft_s=_sum(drafted_s, slow.ttft_s, share),
+            tail_ttft_s=_sum(drafted_s, slow.tail_ttft_s, 1.0),
+            tokens_per_s=slow.tokens_per_s,
+            output_tokens=slow.output_tokens,
+            cost_usd=_sum(cost_usd, slow.cost_usd, share),
+            waste_usd=_sum(cost_usd, slow.waste_usd, share),
+            bills_cancelled=slow.bills_cancelled,
+            context_tokens=slow.context_tokens,
+        )
+
+    async def send(self, call: Call) -> Reply:
+        """Answer the call. Waits until it is known which model answers. Raises HeadstartError."""
+        alone = self._only_member(call)
+        if alone is not None:
+            member, asked, mark = alone
+            return _add_mark(await member.send(asked), mark, storable=mark == SLOW_MARK)
+        order = self._choose_order(call)
+        run = CascadeRun(self, call, DIALECTS[call.dialect], order)
+        try:
+            reply = await run.answer()
+        except BaseException as error:
+            await run.close(error)
+            raise
+        if order in (CascadeOrder.DRAFT, CascadeOrder.BOTH):
+            self._escalations = self._escalations.after(escalated=run.escalated)
+        return reply
+
+    def _only_member(self, call: Call) -> tuple[Candidate, Call, str] | None:
+        """Return the member, the call and the mark if only one member may answer; else None.
+
+        A rescue continues with the strong model: a draft is sent whole, so only an answer of the
+        strong model can break off.
+        """
+        if call.role == AttemptRole.RESCUE and self.slow.names <= call.avoid:
+            call = msgspec.structs.replace(call, avoid=call.avoid - self.slow.names)
+        if self.slow.names <= call.avoid:
+            if self.fast.names <= call.avoid:
+                raise UpstreamUnavailable("no upstream is left to ask")
+            return self.fast, call, DRAFT_MARK
+        unread = call.request is None or call.dialect not in DIALECTS
+        if unread or call.role == AttemptRole.RESCUE or self.fast.names <= call.avoid:
+            return self.slow, call, SLOW_MARK
+        return None
+
+    def _choose_order(self, call: Call) -> CascadeOrder:
+        panel, request = self.panel, call.request
+        assert request is not None
+        hard = panel.finds_hard(request)
+        if panel.scores and self._checks(call, hard=hard):
+            return CascadeOrder.CHECK
+        if hard:
+            return CascadeOrder.HARD
+        early = self.strategy.escalate_early and panel.expects_failure(request)
+        return CascadeOrder.BOTH if early else CascadeOrder.DRAFT
+
+    def _checks(self, call: Call, *, hard: bool) -> bool:
+        # If no judge gives scores, there is nothing to check.
+        drawn, checked = self.draw(), min(CHECKED, self.strategy.extra_calls)
+        if drawn >= checked:
+            return False
+        fast_usd = self.fast.estimate(call).cost_usd or 0.0
+        slow_usd = self.slow.estimate(call).cost_usd or 0.0
+        drafted_usd = fast_usd + self._escalations.share * slow_usd
+        call_usd, check_usd = (slow_usd, fast_usd) if hard else (drafted_usd, slow_usd)
+        return drawn < check_share(
+            call_usd, check_usd, checked=checked, extra_cost=self.strategy.extra_cost
+        )
+
+
+def _sum(one: float | None, other: float | None, share: float) -> float | None:
+    return None if one is None or other is None else one + share * other
+
+
+# --- one request ----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False)
 class CascadeRun:
     """Makes the calls of one request, each in a task of its own."""
 
@@ -183,8 +230,10 @@ class CascadeRun:
     _tasks: list[CallTask] = field(default_factory=list)
     _draft: CallTask | None = None
     _second: CallTask | None = None
+    """A second draft of the same model, with which the first one is compared."""
     _slow: CallTask | None = None
     _served: CallTask | None = None
+    """The call whose answer the client gets."""
 
     def __post_init__(self) -> None:
         assert self.call.request is not None
@@ -197,18 +246,22 @@ class CascadeRun:
 
     async def answer(self) -> Reply:
         """Ask, judge and return the answer. If no model answers, raises the most useful error."""
-        if self.order is not CascadeOrder.HARD:
+        order = self.order
+        if order is not CascadeOrder.HARD:
             self._ask_fast(AttemptRole.DRAFT)
-        if self.order is not CascadeOrder.DRAFT:
+        if order is not CascadeOrder.DRAFT:
             self._ask_slow(AttemptRole.ESCALATION)
-        if self.order in (CascadeOrder.HARD, CascadeOrder.CHECK):
+
+        # In these orders the strong model answers, unless it fails.
+        if order in (CascadeOrder.HARD, CascadeOrder.CHECK):
             reply = await self._slow_reply(AttemptRole.ESCALATION)
             if reply is not None:
-                return self._live(reply, self._check if self.order is CascadeOrder.CHECK else None)
-            if self.order is CascadeOrder.HARD:
+                return self._live(reply, self._check if order is CascadeOrder.CHECK else None)
+            if order is CascadeOrder.HARD:
                 self._ask_fast(AttemptRole.FALLBACK)
+
         draft = await self._read_draft()
-        if draft is None:
+        if draft is None:  # the fast model failed
             reply = await self._slow_reply(AttemptRole.FALLBACK)
             if reply is None:
                 raise self._errors.most_useful()
@@ -220,20 +273,25 @@ class CascadeRun:
         return await self._escalate(draft, verdict)
 
     async def _escalate(self, draft: Draft, verdict: DraftVerdict) -> Reply:
+        """Ask the strong model, because the draft was rejected. The panel learns from its answer.
+
+        If the strong model fails, too, a draft that is only doubtful is the answer.
+        """
+
         async def teach(strong: Completion) -> None:
             self.cascade.panel.learn(self._request, draft.answer, verdict, strong)
 
         assert self._draft is not None
-        passes = False
+        serves_draft = False
         try:
             reply = await self._slow_reply(AttemptRole.ESCALATION)
             if reply is not None:
                 return self._live(reply, teach)
-            passes = verdict.soft
+            serves_draft = verdict.only_doubtful
         finally:
-            if not passes:
+            if not serves_draft:  # also if the client leaves while the strong model is asked
                 self._set_outcome(self._draft, AttemptOutcome.REJECTED)
-        if passes:
+        if serves_draft:
             # Others must not get it, because they may get the strong model's answer.
             return self._serve(draft, DRAFT_MARK, storable=False)
         raise self._errors.most_useful()
@@ -385,8 +443,8 @@ class CascadeRun:
         panel = self.cascade.panel
         hard = panel.finds_hard(self._request)
         verdict = await panel.judge_draft(self._request, draft.answer, second)
-        rare = hard or verdict.decision.accept
-        weight = _CHECKED_WEIGHT if rare else 1.0
+        compared_only_here = hard or verdict.decision.accept
+        weight = _CHECKED_WEIGHT if compared_only_here else 1.0
         panel.learn(self._request, draft.answer, verdict, strong, weight=weight)
 
     @property
@@ -414,125 +472,105 @@ class CascadeRun:
             task.call.log.rule(outcome)
 
 
-@dataclass(eq=False, repr=False)
-class Cascade:
-    """Asks ``fast``, judges its whole draft, and asks ``slow`` if the draft does not pass.
+# --- drafts ---------------------------------------------------------------------------------------
 
-    ``send`` waits for an accepted draft, or for the first content of ``slow``. If ``slow`` fails, a
-    doubtful draft is served, with the mark ``cascade:draft``; it is not stored. ``clock`` returns
-    Unix seconds, ``draw`` random numbers in [0, 1). ``strategy.judges`` has the user's own judges
-    for the ``JudgePanel``. They are functions without a lasting name, so drafts that they accepted
-    are cached under the ``name`` of this cascade only.
+
+class Draft(NamedTuple):
+    """An answer that was read to its end."""
+
+    reply: Reply
+    pieces: Sequence[Piece]
+    answer: Completion | None
+    """The decoded answer, or None if it cannot be read, for example because it is compressed."""
+
+
+async def read_draft(reply: Reply, now: float) -> Draft:
+    """Read a draft to its end. ``now`` is in Unix seconds.
+
+    Raises UpstreamError, also if the draft is too long to be kept.
     """
-
-    name: str
-    fast: Candidate
-    slow: Candidate
-    strategy: Strategy
-    _: KW_ONLY
-    draw: Callable[[], float]
-    clock: Callable[[], float]
-    refusing_logprobs: set[str] = field(default_factory=set)
-    """Models that refused log-probabilities."""
-    _escalations: Escalations = field(default_factory=Escalations)
-
-    def __post_init__(self) -> None:
-        fast, slow, strategy = self.fast, self.slow, self.strategy
-        judges = [each.ask for each in strategy.judges]
-        # A stricter cascade must not get from the cache what another one has accepted.
-        named = (*sorted(strategy.judge), *([f"own@{self.name}"] if judges else []))
-        terms = f"{'+'.join(named)}>={strategy.min_confidence:g}"
-        self.identity = f"cascade({fast.identity},{slow.identity},{terms})"
-        self.names = fast.names | slow.names
-        self.panel = JudgePanel(strategy.judge, strategy.min_confidence, judges)
-
-    def estimate(self, call: Call) -> RoutingEstimate:
-        """Return the estimate: that of a draft, and the strong model's times its usual share."""
-        fast, slow = self.fast.estimate(call), self.slow.estimate(call)
-        share = 1.0 if call.request is None else self.panel.failure_rate(call.request)
-        drafted_s, cost_usd = fast.completion_s, fast.cost_usd
-        return RoutingEstimate(
-            name=self.name,
-            ready=fast.ready or slow.ready,
-            ready_in_s=min(fast.ready_in_s, slow.ready_in_s),
-            degraded=fast.degraded and slow.degraded,
-            samples=min(fast.samples, slow.samples),
-            ttft_s=_sum(drafted_s, slow.ttft_s, share),
-            tail_ttft_s=_sum(drafted_s, slow.tail_ttft_s, 1.0),
-            tokens_per_s=slow.tokens_per_s,
-            output_tokens=slow.output_tokens,
-            cost_usd=_sum(cost_usd, slow.cost_usd, share),
-            waste_usd=_sum(cost_usd, slow.waste_usd, share),
-            bills_cancelled=slow.bills_cancelled,
-            context_tokens=slow.context_tokens,
-        )
-
-    async def send(self, call: Call) -> Reply:
-        """Answer the call. Waits until it is known which model answers. Raises HeadstartError."""
-        alone = self._only_member(call)
-        if alone is not None:
-            member, asked, mark = alone
-            return _add_mark(await member.send(asked), mark, storable=mark == SLOW_MARK)
-        order = self._choose_order(call)
-        run = CascadeRun(self, call, DIALECTS[call.dialect], order)
-        try:
-            reply = await run.answer()
-        except BaseException as error:
-            await run.close(error)
-            raise
-        if order in (CascadeOrder.DRAFT, CascadeOrder.BOTH):
-            self._escalations = self._escalations.after(escalated=run.escalated)
-        return reply
-
-    def _only_member(self, call: Call) -> tuple[Candidate, Call, str] | None:
-        """Return the member, the call and the mark if only one member may answer; else None.
-
-        A rescue continues with the strong model: a draft is sent whole, so only an answer of the
-        strong model can break off.
-        """
-        if call.role == AttemptRole.RESCUE and self.slow.names <= call.avoid:
-            call = msgspec.structs.replace(call, avoid=call.avoid - self.slow.names)
-        if self.slow.names <= call.avoid:
-            if self.fast.names <= call.avoid:
-                raise UpstreamUnavailable("no upstream is left to ask")
-            return self.fast, call, DRAFT_MARK
-        unread = call.request is None or call.dialect not in DIALECTS
-        if unread or call.role == AttemptRole.RESCUE or self.fast.names <= call.avoid:
-            return self.slow, call, SLOW_MARK
-        return None
-
-    def _choose_order(self, call: Call) -> CascadeOrder:
-        panel, request = self.panel, call.request
-        assert request is not None
-        hard = panel.finds_hard(request)
-        if panel.scores and self._checks(call, hard=hard):
-            return CascadeOrder.CHECK
-        if hard:
-            return CascadeOrder.HARD
-        early = self.strategy.escalate_early and panel.expects_failure(request)
-        return CascadeOrder.BOTH if early else CascadeOrder.DRAFT
-
-    def _checks(self, call: Call, *, hard: bool) -> bool:
-        # If no judge gives scores, there is nothing to check.
-        drawn, checked = self.draw(), min(CHECKED, self.strategy.extra_calls)
-        if drawn >= checked:
-            return False
-        fast_usd = self.fast.estimate(call).cost_usd or 0.0
-        slow_usd = self.slow.estimate(call).cost_usd or 0.0
-        drafted_usd = fast_usd + self._escalations.share * slow_usd
-        call_usd, check_usd = (slow_usd, fast_usd) if hard else (drafted_usd, slow_usd)
-        return drawn < check_share(
-            call_usd, check_usd, checked=checked, extra_cost=self.strategy.extra_cost
-        )
+    pieces, is_whole = await read_up_to(reply, HELD_BYTES)
+    if not is_whole:
+        raise UpstreamProtocolError(f"the draft of upstream {reply.upstream} is too long")
+    return Draft(reply, pieces, finished_answer(reply.transcript, now))
 
 
-def _sum(one: float | None, other: float | None, share: float) -> float | None:
-    return None if one is None or other is None else one + share * other
+def finished_answer(transcript: Transcript, now: float) -> Completion | None:
+    """Return the answer of a body that has ended, or None if the answer is not whole.
+
+    It is whole after its terminal event, or if each choice has its finish reason.
+    """
+    if transcript.finished and not transcript.ended:
+        transcript.feed((Ended(),))
+    return transcript.completion(now)
 
 
-_SCORING = frozenset({"logprob", "prompt", "agreement"})
-_SOFT = ("unsure", "unjudged")
-_VERSION = 1
+def _add_mark(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
+    """Note in the transforms of an answer which model gave it."""
+    reply.transforms = (*reply.transforms, mark)
+    reply.storable = reply.storable and storable
+    return reply
+
+
+async def _yield_draft(draft: Draft, after: Callable[[], Awaitable[None]]) -> AsyncGenerator[Piece]:
+    """Yield a draft unchanged, byte for byte. ``after`` is awaited at its end."""
+    for piece in draft.pieces:
+        yield piece
+    await after()
+
+
+def readable(call: Call) -> Call:
+    """Return a call that asks for an uncompressed answer, so that the answer can be judged."""
+    kept = tuple(pair for pair in call.headers if pair[0] != _IDENTITY[0])
+    return msgspec.structs.replace(call, headers=(*kept, _IDENTITY))
+
+
+def asking_logprobs(call: Call, field: str) -> Call:
+    """Return a call that asks for log-probabilities, in a boolean field of its dialect."""
+    request = call.request
+    assert request is not None
+    body = msgspec.json.decode(call.body, type=dict[str, msgspec.Raw])
+    body[field] = msgspec.Raw(b"true")
+    asked = msgspec.structs.replace(
+        request, document={**request.document, field: True}, logprobs=True
+    )
+    return msgspec.structs.replace(call, body=msgspec.json.encode(body), request=asked)
+
+
+def strip_logprobs(draft: Draft, call: Call, dialect: Dialect) -> Draft:
+    """Return a draft rewritten without log-probabilities that the caller did not ask for."""
+    answer, request = draft.answer, call.request
+    events = tuple(
+        event
+        for piece in draft.pieces
+        for event in piece.events
+        if not isinstance(event, LogprobsDelta)
+    )
+    if answer is None or request is None:
+        return draft
+    plain = without_logprobs(answer)
+    ids = (event.id for event in events if isinstance(event, Started))
+    id = next((each for each in ids if each), None) or dialect.new_id()
+    if request.stream:
+        rendered = dialect.render(plain)
+        echo = None if dialect.echo is None else dialect.echo(request.document)
+        data = rendered.sse(id, plain.created, echo, include_usage=request.include_usage)
+    else:
+        data = dialect.write_body(plain, id, plain.created)
+    reply, piece = _add_mark(draft.reply, "logprobs"), Piece(data, events)
+    reply.headers = tuple([pair for pair in reply.headers if pair[0] != b"content-length"])
+    reply.transcript = Transcript()
+    reply.transcript.add(piece)
+    return Draft(reply, (piece,), plain)
+
+
+def without_logprobs(answer: Completion) -> Completion:
+    """Return an answer without log-probabilities."""
+    choices = tuple(msgspec.structs.replace(each, logprobs=None) for each in answer.choices)
+    return msgspec.structs.replace(answer, choices=choices)
+
+
+# --- judges ---------------------------------------------------------------------------------------
 
 
 class DraftVerdict(NamedTuple):
@@ -542,9 +580,9 @@ class DraftVerdict(NamedTuple):
     score: Score | None
 
     @property
-    def soft(self) -> bool:
-        """Whether the draft is only doubtful, so that it is better than no answer."""
-        return self.decision.reason in _SOFT
+    def only_doubtful(self) -> bool:
+        """Whether the draft has no known fault, so that it is better than no answer."""
+        return self.decision.reason in _DOUBTS
 
 
 class _SavedCalibrations(msgspec.Struct, frozen=True):
@@ -663,14 +701,15 @@ class JudgePanel:
             return DraftVerdict(DraftDecision(accept=False, reason="unjudged"), None)
         names = self._names
         veto = veto_draft(request, draft, refusals="refusal" in names, formats="format" in names)
-        said, own = await self._ask_own(request, draft) if veto is None else (None, None)
-        veto = veto or said
+        own_score = None
+        if veto is None:
+            veto, own_score = await self._ask_own(request, draft)
         if veto is not None:
             return DraftVerdict(DraftDecision(accept=False, reason=veto), None)
-        if own is None and not names & _SCORING:
+        if own_score is None and not names & _SCORING:
             return DraftVerdict(DraftDecision(accept=True, reason="passed"), None)
         read = draft if self.reads_logprobs else without_logprobs(draft)
-        score = own or score_draft(request, read, second)
+        score = own_score or score_draft(request, read, second)
         calibration = None if score is None else self._scores[score.basis]
         return DraftVerdict(decide_draft(score, calibration, self._min_confidence), score)
 
@@ -694,9 +733,3 @@ class JudgePanel:
             if said is not True:
                 values.append(value)
         return None, Score(basis=ScoreBasis.CALLER, value=min(values)) if values else None
-
-
-def without_logprobs(answer: Completion) -> Completion:
-    """Return an answer without log-probabilities."""
-    choices = tuple(msgspec.structs.replace(each, logprobs=None) for each in answer.choices)
-    return msgspec.structs.replace(answer, choices=choices)
