@@ -329,9 +329,8 @@ class CascadeRun:
 
     def _ask_slow(self, role: AttemptRole) -> None:
         # A stream can be stopped early. This helps only if a draft, which may win, is under way.
-        streamed = (
-            self.order is CascadeOrder.BOTH and self.call.editable and not self._request.stream
-        )
+        draft_may_win = self.order is CascadeOrder.BOTH
+        streamed = draft_may_win and self.call.editable and not self._request.stream
         call = msgspec.structs.replace(
             self.call, streamed_upstream=self.call.streamed_upstream or streamed
         )
