@@ -295,7 +295,7 @@ class PumpedCall:
             if not flight.was_cut_off():
                 raise
         except Exception:
-            # Only the rest of the body failed: the answer is whole.
+            # If the answer is whole, only the rest of its body has failed: it is stored.
             if flight.whole and flight.origin is None:
                 reply.transcript.feed((Ended(),))
                 self._sum_up(reply)
