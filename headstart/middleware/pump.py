@@ -1,6 +1,20 @@
 """Makes the call of a flight: reads the upstream, feeds the flight, and stores the answer.
 
-The last part makes entries of answers that another tool has logged.
+The steps of ``PumpedCall.run``:
+
+1. **Call.** It waits for a place among the concurrent calls, and sends the call (``_send``).
+2. **Judge the head.** Status and headers may already forbid to store the answer (``_judge_head``).
+3. **Read.** Each piece goes to the flight, from which the clients take it (``_read``).
+4. **Sum up** (``_sum_up``). At the terminal event the answer is whole. Its cost is known, and if it
+   may be stored (``_refuse``), it becomes an entry, which exact lookups find from now on.
+5. **End the flight.** Clients get the end or the error. All costs are known (``settle``).
+6. **Store** (``store``). The entry goes to the store, with the text by whose meaning it is found.
+
+For example, a stream has the pieces "Par", "is" and the terminal event. Clients get "Par" and "is"
+as they come. With the terminal event the entry "Paris" is made, just before clients get this event:
+so a client that asks again at once has an exact hit. Then the entry is written to the store.
+
+The last part of the file makes entries of answers that another tool has logged.
 """
 
 from __future__ import annotations
@@ -111,25 +125,28 @@ class PumpedCall:
     join_key: Hashable
     sample: FeedbackSample | None
     _stores: bool = field(init=False)
+    """The answer is stored. Otherwise it is only compared with the neighbour of ``sample``."""
     _holder: str = field(init=False)
     """The hash of the caller's credentials, under which we note whether upstreams accept them;
     "": we note nothing."""
     _document: DocumentForm | None = field(init=False)
-    _custom: bool = field(init=False)
-    """The answer is stored byte for byte."""
-    _raw: bytes | None = None
-    """The whole body of an answer that is stored byte for byte; None: it may not be stored."""
+    """The form of the answer to a call that is no chat, such as embeddings."""
+    _keeps_body: bool = field(init=False)
+    """The answer is in no dialect, and is stored byte for byte."""
+    _body: bytes | None = None
+    """The whole body of such an answer; None: it may not be stored."""
     _storing: StorageVerdict = _MAY_BE_STORED
     """The verdict on storing the answer that follows from its status and headers."""
     _readable: bool = False
     """The answer is in a dialect, and can be read."""
     _completion: Completion | None = None
     """The whole answer, once it was read."""
-    _kept: Completion | None = None
+    _storable: Completion | None = None
     """The same, as a store can keep it."""
     _judged: bool = False
     """The admission policy has judged the answer, and ``_refusal`` has the result."""
     _refusal: str | None = None
+    """Why the policy refuses to store the answer; None: it may be stored."""
     _arrived: Callable[[], None] | None = None
     """Ends the wait of lookups by meaning for the answer's entry."""
 
@@ -137,7 +154,7 @@ class PumpedCall:
         self._stores = self.sample is None or self.sample.stores
         self._holder = self.prepared.holder
         self._document = DOCUMENTS.get(self.call.dialect)
-        self._custom = self.dialect is None and self.key is not None
+        self._keeps_body = self.dialect is None and self.key is not None
 
     async def run(self) -> None:
         """Make the call, publish its answer and store it. Errors go to the flight's clients."""
@@ -155,6 +172,47 @@ class PumpedCall:
                 self._arrived()
         if unseen is not None:
             raise unseen
+
+    async def store(self) -> None:
+        """Store a whole answer, even if its clients have left or its body has not ended."""
+        entry, pump, sample = self.flight.entry, self.pump, self.sample
+        if entry is None or pump.cache is None:
+            return
+        is_chat = self.dialect is None or self.dialect.is_chat
+        if pump.recorder is not None and is_chat and self._document is None and self._stores:
+            pump.recorder.add(self.call, self.dialect, entry)
+        tenant = self.prepared.match_context.tenant
+        owned = self.flight.owned
+        lease = None if owned is None else owned.lease
+        stored = self._stores and await pump.cache.put(
+            entry, text=searched_text(self.prepared, entry), tenant=tenant, lease=lease
+        )
+        if owned is not None:
+            owned.stored = stored
+        if sample is not None and pump.learner is not None and not calls_tools(entry):
+            pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
+
+    def adopt(self, key: CacheKey, prepared: Prepared) -> bool:
+        """Let the answer be stored under a key, for a client that asks after the call has begun.
+
+        Return whether the answer is whole, so that ``store`` has to store it.
+        """
+        flight, pump, request = self.flight, self.pump, self.call.request
+        self.key, self.prepared = key, prepared
+        reply = flight.reply
+        if reply is None or request is None or pump.cache is None:
+            return False
+        self._storing = self._judge_head(reply)
+        if flight.origin is None:
+            return False
+        flight.not_stored = self._refuse(reply, request)
+        if flight.not_stored is not None:
+            return False
+        flight.entry = self._entry(reply, flight.origin, key)
+        pump.cache.keep(flight.entry)
+        return flight.pump is None or flight.pump.done()
+
+    # --- the call ---------------------------------------------------------------------------
 
     async def _feed_flight(self) -> Exception | None:
         """Make the call and publish its answer; return an unexpected error that no client gets."""
@@ -182,37 +240,6 @@ class PumpedCall:
                 self.pump.flights.remove(self.join_key, flight)
         return unseen
 
-    async def store(self) -> None:
-        """Store a whole answer, even if its clients have left or its body has not ended."""
-        entry, pump, sample = self.flight.entry, self.pump, self.sample
-        if entry is None or pump.cache is None:
-            return
-        is_chat = self.dialect is None or self.dialect.is_chat
-        if pump.recorder is not None and is_chat and self._document is None and self._stores:
-            pump.recorder.add(self.call, self.dialect, entry)
-        tenant = self.prepared.match_context.tenant
-        owned = self.flight.owned
-        lease = None if owned is None else owned.lease
-        stored = self._stores and await pump.cache.put(
-            entry, text=searched_text(self.prepared, entry), tenant=tenant, lease=lease
-        )
-        if owned is not None:
-            owned.stored = stored
-        if sample is not None and pump.learner is not None and not calls_tools(entry):
-            pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
-
-    def _take_attempts(self) -> None:
-        """Give the flight the attempts that were booked since the last call."""
-        log, flight = self.call.log, self.flight
-        if log.rows:
-            attempts = log.take()
-            flight.attempts += attempts
-            for each in attempts if self._holder else ():
-                if each.error is None or each.status >= 400:
-                    self.pump.accepted.note(self._holder, each.upstream, each.status)
-        if log.shaped:
-            flight.shaped += log.take_shaped()
-
     async def _run_attended(self) -> None:
         """Make a call that clients wait for."""
         concurrency = self.pump.concurrency
@@ -232,26 +259,6 @@ class PumpedCall:
             return await self._send()
         raise UpstreamTimeout("a call that no client waits for took too long")
 
-    def adopt(self, key: CacheKey, prepared: Prepared) -> bool:
-        """Let the answer be stored under a key, for a client that asks after the call has begun.
-
-        Return whether the answer is whole, so that ``store`` has to store it.
-        """
-        flight, pump, request = self.flight, self.pump, self.call.request
-        self.key, self.prepared = key, prepared
-        reply = flight.reply
-        if reply is None or request is None or pump.cache is None:
-            return False
-        self._storing = self._judge_head(reply)
-        if flight.origin is None:
-            return False
-        flight.not_stored = self._refuse(reply, request)
-        if flight.not_stored is not None:
-            return False
-        flight.entry = self._entry(reply, flight.origin, key)
-        pump.cache.keep(flight.entry)
-        return flight.pump is None or flight.pump.done()
-
     async def _send(self) -> None:
         try:
             async with await self.upstream.send(self.call) as reply:
@@ -260,21 +267,35 @@ class PumpedCall:
         except AnswerWithheld as withheld:
             await self._publish(withheld.reply)
 
+    def _take_attempts(self) -> None:
+        """Give the flight the attempts that were booked since the last call."""
+        log, flight = self.call.log, self.flight
+        if log.rows:
+            attempts = log.take()
+            flight.attempts += attempts
+            for each in attempts if self._holder else ():
+                if each.error is None or each.status >= 400:
+                    self.pump.accepted.note(self._holder, each.upstream, each.status)
+        if log.shaped:
+            flight.shaped += log.take_shaped()
+
+    # --- the answer -------------------------------------------------------------------------
+
     async def _publish(self, reply: Reply) -> None:
         """Give the answer to the flight, piece by piece, and make an entry of it."""
-        flight, pump = self.flight, self.pump
+        flight = self.flight
         self._storing = self._judge_head(reply)
-        plain = reply.is_plain
-        self._readable = self.dialect is not None and reply.status == 200 and plain
+        self._readable = self.dialect is not None and reply.status == 200 and reply.is_plain
         reply.not_stored = self._storing.refusal
         self._note_source(reply)
         try:
             await self._read(reply)
         except asyncio.CancelledError:
+            # The flight cuts off the rest of a whole answer whose clients have left.
             if not flight.was_cut_off():
                 raise
         except Exception:
-            # Only the rest of the body failed: the answer is whole.
+            # If the answer is whole, only the rest of its body has failed: it is stored.
             if flight.whole and flight.origin is None:
                 reply.transcript.feed((Ended(),))
                 self._sum_up(reply)
@@ -282,16 +303,16 @@ class PumpedCall:
         if reply.is_stream and flight.origin is None:
             await asyncio.sleep(0)  # let clients get the last piece before the work below
         transcript = reply.transcript
-        if self._readable and not pump.wrapped:
-            # A wrapped app may give any answer: it passes, and is not stored.
+        if self._readable and not self.pump.wrapped:
             if transcript.error is not None or not transcript.ended:
-                _refuse_broken(transcript, stream=reply.is_stream, cacheable=self.key is not None)
+                _end_or_refuse(transcript, stream=reply.is_stream, cacheable=self.key is not None)
         elif transcript.finished and not transcript.ended:
+            # A wrapped app may give any answer: a broken one passes, and is not stored.
             transcript.feed((Ended(),))
         flight.whole = True
         self._sum_up(reply)
         if transcript.failure is not None:
-            self._failed(transcript.failure)
+            self._note_failed_stage(transcript.failure)
         flight.finish()
 
     def _note_source(self, reply: Reply) -> None:
@@ -305,22 +326,23 @@ class PumpedCall:
             self.pump.accepted.note(self._holder, reply.upstream, reply.status)
 
     async def _read(self, reply: Reply) -> None:
-        flight, custom = self.flight, self._custom
+        """Give each piece to the flight, and note when the answer is whole."""
+        flight, keeps_body = self.flight, self._keeps_body
         dialect, request = self.dialect, self.call.request
         ends_at_finish = self._readable and dialect is not None and dialect.ends_at_finish
         choices = 1 if request is None else max(1, request.choices)
-        raw: list[bytes] | None = [] if custom and self._storing.refusal is None else None
+        body: list[bytes] | None = [] if keeps_body and self._storing.refusal is None else None
         flight.is_read = True
         flight.open(reply)
         try:
             async for piece in reply.pieces:
                 transcript = reply.transcript
-                if flight.first_content is None and (transcript.content_started or custom):
+                if flight.first_content is None and (transcript.content_started or keeps_body):
                     flight.first_content = time.perf_counter()
-                if raw is not None:
-                    raw.append(piece.data)
-                    if flight.full:
-                        raw = None
+                if body is not None:
+                    body.append(piece.data)
+                    if flight.full:  # it is too large to be stored
+                        body = None
                 if transcript.ended and not flight.whole:
                     flight.whole = transcript.error is None
                     if flight.whole and reply.is_stream:
@@ -334,7 +356,7 @@ class PumpedCall:
                         await flight.room()
         finally:
             flight.is_read = False
-        self._raw = None if raw is None else b"".join(raw)
+        self._body = None if body is None else b"".join(body)
 
     def _sum_up(self, reply: Reply) -> None:
         """Note the cost of a whole answer, and let exact lookups find it from now on.
@@ -348,7 +370,7 @@ class PumpedCall:
             if flight.origin is None or len(flight.attempts) > booked:
                 self._make_entry(reply, sum_costs(flight.attempts))
         except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
-            flight.not_stored = self._failed(error)
+            flight.not_stored = self._note_failed_stage(error)
 
     def _make_entry(self, reply: Reply, costs: AttemptCosts) -> None:
         """Note the cost of a whole answer; make its entry, if it may be stored."""
@@ -377,18 +399,18 @@ class PumpedCall:
         if reply.followed is not None and reply.followed.origin is not None:
             return reply.followed.origin
         flight, request, counts = self.flight, self.call.request, self.dialect or self._document
-        whole, tokens, estimated = self._read_whole(reply), None, False
+        answer, tokens, estimated = self._read_whole(reply), None, False
         if counts is not None and request is not None:
             tokens = reply.transcript.tokens(counts.tokens)
-        if tokens is None and whole is not None and request is not None:
+        if tokens is None and answer is not None and request is not None:
             prompt = round(len(self.call.body) / CHARS_PER_TOKEN)
-            tokens = Tokens(prompt, _estimated_tokens(whole, request.max_tokens))
+            tokens = Tokens(prompt, _estimated_tokens(answer, request.max_tokens))
             estimated = True
         tokens = tokens or Tokens()
         first, total_s = flight.first_content, time.perf_counter() - flight.began
-        named = request if whole is None else whole
+        names_model = request if answer is None else answer
         return Origin(
-            model="" if named is None else named.model,
+            model="" if names_model is None else names_model.model,
             upstream=reply.upstream,
             ttft_s=total_s if first is None else first - flight.began,
             total_s=total_s,
@@ -402,30 +424,45 @@ class PumpedCall:
             estimated=estimated,
         )
 
+    def _read_whole(self, reply: Reply) -> Completion | None:
+        """Return the whole answer, if it can be read."""
+        if self._completion is None and self._readable:
+            found, request = reply.transcript.completion(self.pump.clock()), self.call.request
+            if found is not None and not found.model and request is not None:
+                found = replace(found, model=request.model)  # the provider did not name the model
+            self._completion = found
+            self._storable = None if found is None else storable(found)
+        return self._completion
+
+    # --- whether the answer may be stored, and its entry -------------------------------------
+
     def _judge_head(self, reply: Reply) -> StorageVerdict:
         """Return the verdict of status and headers on storing the answer."""
         if self.key is None:
             return _MAY_BE_STORED
-        pump, custom = self.pump, self._custom
-        try:
-            if (custom and self._document is None) or pump.wrapped:
-                verdict = judge_response(
-                    reply.status, reply.headers, keyed=pump.keyed, custom=custom, now=pump.clock()
-                )
-                # A completion is stored without headers, and the app's CORS headers are added after
-                # us.
-                if not custom and any(name in CORS_HEADERS for name, _ in reply.headers):
-                    return StorageVerdict(verdict.refusal or "cors")
-                return verdict
-        except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
-            return StorageVerdict(self._failed(error))
+        if (self._keeps_body and self._document is None) or self.pump.wrapped:
+            return self._judge_head_of_app(reply)
         # A provider's caching headers are about answers to a POST in general.
         if reply.status != 200 or not reply.is_plain:
             return StorageVerdict("status" if reply.status != 200 else "content-encoding")
         cached = is_from_cache(reply.headers)
         return StorageVerdict("other-cache") if cached else _MAY_BE_STORED
 
-    def _failed(self, error: Exception) -> str:
+    def _judge_head_of_app(self, reply: Reply) -> StorageVerdict:
+        """Judge by the rules of HTTP caches, because the app's author chose the headers."""
+        pump, custom = self.pump, self._keeps_body
+        try:
+            verdict = judge_response(
+                reply.status, reply.headers, keyed=pump.keyed, custom=custom, now=pump.clock()
+            )
+        except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
+            return StorageVerdict(self._note_failed_stage(error))
+        # A completion is stored without headers, and the app's CORS headers are added after us.
+        if not custom and any(name in CORS_HEADERS for name, _ in reply.headers):
+            return StorageVerdict(verdict.refusal or "cors")
+        return verdict
+
+    def _note_failed_stage(self, error: Exception) -> str:
         """Report a step that failed; return why the answer is not stored."""
         self.pump.observer.notify(StageFailed(stage="admission", error=type(error).__name__))
         return "admission-error"
@@ -436,12 +473,12 @@ class PumpedCall:
             return self._storing.refusal
         if not reply.storable:
             return "composed"
-        if self._custom:
+        if self._keeps_body:
             return self._refuse_raw(reply)
-        if self._kept is None:
+        if self._storable is None:
             return self._refuse_unread(reply.transcript)
         if not self._judged:  # an answer may be summed up twice, but is judged once
-            self._refusal = self._refuse_content(request, self._kept, reply.transforms)
+            self._refusal = self._refuse_content(request, self._storable, reply.transforms)
             self._judged = True
         return self._refusal
 
@@ -467,28 +504,28 @@ class PumpedCall:
 
     def _refuse_raw(self, reply: Reply) -> str | None:
         """Return why an answer that is in no dialect may not be stored, or None."""
-        if self._raw is None:
+        if self._body is None:
             return "too-large"
         broken = reply.transcript.error is not None
         if broken or not _has_its_length(reply.headers, reply.transcript.size):
             return "incomplete"
-        if self._document is not None and not self._document.is_whole(self._raw):
+        if self._document is not None and not self._document.is_whole(self._body):
             return "unreadable"
-        if self.prepared.never_stored and has_match(self._raw, self.prepared.never_stored):
+        if self.prepared.never_stored and has_match(self._body, self.prepared.never_stored):
             return NEVER_STORED
-        return None if self._raw else "no-content"
+        return None if self._body else "no-content"
 
     def _entry(self, reply: Reply, origin: Origin, key: CacheKey) -> Entry:
         """Return the entry of a whole answer."""
         answer: Completion | RawResponse
-        if self.dialect is None or self._kept is None:
+        if self.dialect is None or self._storable is None:
             answer = RawResponse(
                 headers=tuple(pair for pair in reply.headers if pair[0] in STORED_HEADERS),
-                body=self._raw or b"",
+                body=self._body or b"",
                 status=reply.status,
             )
         else:
-            answer = self._kept
+            answer = self._storable
             if origin.estimated and not self.pump.wrapped:
                 # Clients rely on the usage in whole answers, which this one may serve as.
                 tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
@@ -509,19 +546,9 @@ class PumpedCall:
             dialect="" if self.dialect is None else self.dialect.name,
         )
 
-    def _read_whole(self, reply: Reply) -> Completion | None:
-        """Return the whole answer, if it can be read."""
-        if self._completion is None and self._readable:
-            found, request = reply.transcript.completion(self.pump.clock()), self.call.request
-            if found is not None and not found.model and request is not None:
-                found = replace(found, model=request.model)  # the provider did not name the model
-            self._completion = found
-            self._kept = None if found is None else storable(found)
-        return self._completion
 
-
-def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> None:
-    """Raise unless the answer was whole, because a cut answer must never look finished.
+def _end_or_refuse(transcript: Transcript, *, stream: bool, cacheable: bool) -> None:
+    """End the answer, or raise if it is not whole: a cut answer must never look finished.
 
     Some providers leave out a stream's terminal event; then the finish reasons of all choices
     replace it. A body with status 200 that is not an answer is refused if we read it for the cache,

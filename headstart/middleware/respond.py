@@ -1,4 +1,19 @@
-"""Writes responses to clients: stored answers, answers in flight, and errors."""
+"""Writes responses to clients: stored answers, answers in flight, and errors.
+
+- A stored answer (``Responder.hit``) is sent in the form that the client asks for: its dialect, and
+  as a whole or as a stream (``render``).
+- An answer in flight (``Responder.send_flight``) is sent while it arrives.
+- An error (``send_error``) is written in the client's dialect. Once a stream has begun, an error is
+  its last event (``_last_message``).
+
+For example, a client asks for a stream and gets a hit::
+
+    200, content-type: text/event-stream, cache-status: headstart; hit; ttl=3600; detail=exact
+    data: {"choices": [{"delta": {"content": "Paris"}}], …}
+    data: [DONE]
+
+``own_headers`` are on every response. ``_relayed`` chooses the headers of an upstream that pass.
+"""
 
 from __future__ import annotations
 
@@ -64,57 +79,12 @@ The document would have the same origin as the admin API.
 """
 HEARTBEAT_S = 10.0
 """Seconds between two comments while a client that got status 200 waits for its answer."""
-_OWN_ANYWHERE = frozenset((b"cache-status", b"x-cache"))
-_OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
-_is_own_anywhere = NameMemo(lambda name: name in _OWN_ANYWHERE or name.startswith(OWN_PREFIX))
-_is_own = NameMemo(lambda name: name in _OWN or name.startswith(OWN_PREFIX))
-_ABOUT_THE_ORIGIN = frozenset(
-    b"accept-ch alt-svc clear-site-data critical-ch date nel report-to reporting-endpoints server "
-    b"service-worker-allowed strict-transport-security".split()
-)
-"""Headers of a provider that are about its own host and port. In our answers they would be about
-ours: some send clients to another port, or the error reports of browsers to the provider. Our ASGI
-server writes its own ``date`` and ``server``, and an answer may have each only once (RFC 9110)."""
-_SANDBOX_NAMES = _ABOUT_THE_ORIGIN.union(name for name, _ in SANDBOX)
-_FORWARDS = frozenset(("stale", "partial"))
-"""Reasons of a miss that are values of ``fwd`` in RFC 9211."""
-_HITS = {Outcome.EXACT: b"exact", Outcome.SEMANTIC: b"semantic"}
-_X_CACHE = {Outcome.EXACT: b"HIT", Outcome.SEMANTIC: b"HIT", Outcome.BYPASS: b"BYPASS"}
-
 StoredResponse: TypeAlias = "tuple[Headers, bytes, int]"
 """Headers, body and status of a stored answer in the form in which it is sent."""
 
 
 class NotForOthers(Exception):
     """The answer of a flight must not be shared: it is only for the request that began it."""
-
-
-class RenderedAnswers:
-    """The rendered answers of the entries that were used last, up to ``max_bytes`` in all."""
-
-    def __init__(self, max_bytes: int = 32 * 2**20) -> None:
-        self._max = max_bytes
-        self.nbytes = 0
-        """The bytes of all rendered answers that are kept."""
-        self._rendered: OrderedDict[tuple[str, str], Rendered] = OrderedDict()
-
-    def rendered(self, entry: Entry, dialect: Dialect) -> Rendered:
-        """Return the entry's answer in a dialect. Raises TypeError for a raw answer."""
-        key = (entry.id, dialect.name)
-        rendered = self._rendered.get(key)
-        if rendered is not None:
-            self._rendered.move_to_end(key)
-            return rendered
-        answer = in_dialect(entry, dialect.name)
-        if answer.usage is None:
-            answer = with_estimate(answer, entry.origin, dialect)
-        rendered = dialect.render(answer)
-        self._rendered[key] = rendered
-        self.nbytes += rendered.nbytes
-        while self.nbytes > self._max:
-            _, oldest = self._rendered.popitem(last=False)
-            self.nbytes -= oldest.nbytes
-        return rendered
 
 
 @dataclass(eq=False, repr=False)
@@ -138,16 +108,16 @@ class Responder:
             return (*kept, NO_STORE), answer.body, answer.status
         assert dialect is not None
         assert request is not None
-        own = entry.dialect in ("", dialect.name)
         # An entry of another dialect is plain text, and fits.
-        fitted = fit(answer, request) if own else answer
+        is_native = entry.dialect in ("", dialect.name)
+        fitted = fit(answer, request) if is_native else answer
         if fitted is answer:
             rendered = self.answers.rendered(entry, dialect)
         else:
             rendered = dialect.render(with_estimate(fitted, entry.origin, dialect))
         # A semantic hit gets its own id, because clients take equal ids for the same answer.
-        named = dialect.names_answers and context.lookup.outcome is Outcome.EXACT
-        context.answer_id = id = _named_id(dialect, entry) if named else dialect.new_id()
+        keeps_id = dialect.names_answers and context.lookup.outcome is Outcome.EXACT
+        context.answer_id = id = _named_id(dialect, entry) if keeps_id else dialect.new_id()
         kinds, created, echo = dialect.content_types, int(now), None
         if dialect.echo is not None:
             # The sent request has the whole conversation instead of the id that refers to it.
@@ -181,11 +151,10 @@ class Responder:
             saved = origin.prompt_tokens + origin.completion_tokens
             start.append((b"x-headstart-tokens-saved", b"%d" % saved))
         context.first_byte = time.perf_counter() - context.started
-        send = context.send
         status = context.status
         begin = {"type": "http.response.start", "status": status, "headers": start, WITH_BODY: True}
-        await send(begin)
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        await context.send(begin)
+        await context.send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def send_flight(
         self,
@@ -223,6 +192,7 @@ class Responder:
                 watcher.cancel()
         finally:
             if not flight.done and flight.clients == 1 and context.will_retry:
+                # The client has left, and its SDK will ask again: a reader keeps the call alive.
                 context.retry_reader = flight.join()
                 flight.leave(reader)
             else:
@@ -238,7 +208,7 @@ class Responder:
     ) -> None:
         """Send an answer that has begun, as it arrives; a document whole."""
         if context.lookup.outcome is JOINED and reply.not_stored in OWN_ALONE:
-            raise NotForOthers
+            raise NotForOthers  # the request then makes a call of its own
         _note_reply(context, flight, reply)
         if _is_document(context, reply):
             body = await reader.read_all()
@@ -332,52 +302,35 @@ class Responder:
         await app(context.scope, receive, send)
 
 
-async def send_error(context: RequestContext, error: HeadstartError) -> None:
-    """Answer with an error in the caller's dialect, or with the provider's own error."""
-    if isinstance(error, UpstreamRefused):
-        status, body = error.status, error.body
-        headers = _relayed(context, error.headers, length=len(body))
-        context.upstream = error.upstream or context.upstream
-    else:
-        status, headers, body = error_response(
-            error, context.endpoint.dialect, context.id, again=context.retry_reader is not None
-        )
-        headers += context.page_headers
-    headers += own_headers(context, not_stored=context.not_stored)
-    if context.upstream:
-        headers.append((b"x-headstart-upstream", context.upstream.encode()))
-    context.status = status
-    await send_whole(context.send, status, headers, body)
+# --- stored answers -------------------------------------------------------------------------------
 
 
-async def end_left(context: RequestContext, send: Send) -> None:
-    """Note that the client has left, and end the request if its answer has not begun."""
-    if not context.delivered:
-        context.error = "client-gone"
-        context.status = context.status or await end_unanswered(send)
+class RenderedAnswers:
+    """The rendered answers of the entries that were used last, up to ``max_bytes`` in all."""
 
+    def __init__(self, max_bytes: int = 32 * 2**20) -> None:
+        self._max = max_bytes
+        self.nbytes = 0
+        """The bytes of all rendered answers that are kept."""
+        self._rendered: OrderedDict[tuple[str, str], Rendered] = OrderedDict()
 
-async def end_app(context: RequestContext) -> None:
-    """Wait a little for the wrapped app of a request that the stopping server cancels.
-
-    The server may stop the event loop next. A task that is still in the loop would keep its threads
-    alive, and so the process.
-    """
-    if context.app_call is not None:
-        await context.app_call.ended(END_S)
-
-
-async def leave_to_retry(context: RequestContext, reader: FlightReader) -> None:
-    """Keep a call alive for the client's retry, by a reader that leaves later.
-
-    The reader leaves if no retry comes in time, or if it is not needed any more: the answer is
-    whole, has failed, or is too long to be joined.
-    """
-    try:
-        with anyio.move_on_after(RETRY_GRACE_S), contextlib.suppress(HeadstartError):
-            await reader.read_all()
-    finally:
-        await reader.leave(context)
+    def rendered(self, entry: Entry, dialect: Dialect) -> Rendered:
+        """Return the entry's answer in a dialect. Raises TypeError for a raw answer."""
+        key = (entry.id, dialect.name)
+        rendered = self._rendered.get(key)
+        if rendered is not None:
+            self._rendered.move_to_end(key)
+            return rendered
+        answer = in_dialect(entry, dialect.name)
+        if answer.usage is None:
+            answer = with_estimate(answer, entry.origin, dialect)
+        rendered = dialect.render(answer)
+        self._rendered[key] = rendered
+        self.nbytes += rendered.nbytes
+        while self.nbytes > self._max:
+            _, oldest = self._rendered.popitem(last=False)
+            self.nbytes -= oldest.nbytes
+        return rendered
 
 
 def _named_id(dialect: Dialect, entry: Entry) -> str:
@@ -419,6 +372,9 @@ def with_estimate(answer: Completion, origin: Origin, dialect: Dialect) -> Compl
     return msgspec.structs.replace(answer, usage=dialect.usage(tokens))
 
 
+# --- answers in flight ----------------------------------------------------------------------------
+
+
 async def _reply_within(seconds: float, reader: FlightReader) -> Reply | None:
     """Wait for status and headers. Return None if they do not come in time."""
     with contextlib.suppress(TimeoutError):
@@ -440,11 +396,117 @@ def _bound_whole(context: RequestContext, reader: FlightReader) -> None:
         reader.set_deadline(context.deadline)
 
 
+def _heartbeat(context: RequestContext) -> bytes | None:
+    """Return a comment that keeps a streaming client waiting, if its dialect has comments."""
+    dialect, request = context.endpoint.dialect, context.prepared.request
+    if dialect is None or request is None or not request.stream:
+        return None
+    return dialect.heartbeat
+
+
+def _is_document(context: RequestContext, reply: Reply) -> bool:
+    """Return whether the answer is sent whole, so that its headers can tell whether it is stored.
+
+    This is a JSON answer in a dialect, or a JSON answer of an app that knows its length and so has
+    it whole.
+    """
+    if context.endpoint.wire:
+        return not reply.is_stream
+    theirs = dict(reply.headers)
+    return b"content-length" in theirs and theirs.get(b"content-type", b"").startswith(JSON)
+
+
+# --- errors, clients that leave, and answers that break off ---------------------------------------
+
+
+async def send_error(context: RequestContext, error: HeadstartError) -> None:
+    """Answer with an error in the caller's dialect, or with the provider's own error."""
+    if isinstance(error, UpstreamRefused):
+        status, body = error.status, error.body
+        headers = _relayed(context, error.headers, length=len(body))
+        context.upstream = error.upstream or context.upstream
+    else:
+        status, headers, body = error_response(
+            error, context.endpoint.dialect, context.id, again=context.retry_reader is not None
+        )
+        headers += context.page_headers
+    headers += own_headers(context, not_stored=context.not_stored)
+    if context.upstream:
+        headers.append((b"x-headstart-upstream", context.upstream.encode()))
+    context.status = status
+    await send_whole(context.send, status, headers, body)
+
+
+def error_response(
+    error: HeadstartError, dialect: Dialect | None, request_id: str, *, again: bool = False
+) -> tuple[int, HeaderList, bytes]:
+    """Return status, headers and body of an error, in the caller's dialect.
+
+    The caller of this function adds our own headers, because a matched request has more of them
+    than a relayed one. ``again``: the call goes on, and a retry will join it.
+    """
+    status = error.status if isinstance(error, (RequestError, UpstreamError)) else 500
+    if dialect is not None:
+        body = dialect.error_body(error, request_id)
+    else:
+        body = plain_error(getattr(error, "code", "error"), str(error))
+    headers = [*json_headers(body), (request_id_header(dialect), request_id.encode()), NO_STORE]
+    if isinstance(error, UpstreamUnavailable):
+        wait_s = 1.0 if error.retry_after_s is None else error.retry_after_s
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait_s))))
+    elif isinstance(error, OverLimit):
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+        headers.append((b"x-should-retry", b"false" if error.lasts else b"true"))
+    elif isinstance(error, UpstreamError):
+        if again or not error.sdk_may_retry:
+            headers.append((b"x-should-retry", b"true" if again else b"false"))
+    elif status == 429 or isinstance(error, LimitsUnavailable):
+        headers.append((b"retry-after", b"1"))
+    return status, headers, body
+
+
+def request_id_header(dialect: Dialect | None) -> bytes:
+    """Return the header in which a dialect's clients expect the request's id."""
+    return b"x-request-id" if dialect is None else dialect.request_id_header
+
+
+def plain_error(code: str, message: str) -> bytes:
+    """Return an error body in JSON for a path that has no dialect."""
+    return msgspec.json.encode({"error": {"message": message, "type": code, "code": code}})
+
+
+async def end_left(context: RequestContext, send: Send) -> None:
+    """Note that the client has left, and end the request if its answer has not begun."""
+    if not context.delivered:
+        context.error = "client-gone"
+        context.status = context.status or await end_unanswered(send)
+
+
+async def end_app(context: RequestContext) -> None:
+    """Wait a little for the wrapped app of a request that the stopping server cancels.
+
+    The server may stop the event loop next. A task that is still in the loop would keep its threads
+    alive, and so the process.
+    """
+    if context.app_call is not None:
+        await context.app_call.ended(END_S)
+
+
+async def leave_to_retry(context: RequestContext, reader: FlightReader) -> None:
+    """Keep a call alive for the client's retry, by a reader that leaves later.
+
+    The reader leaves if no retry comes in time, or if it is not needed any more: the answer is
+    whole, has failed, or is too long to be joined.
+    """
+    try:
+        with anyio.move_on_after(RETRY_GRACE_S), contextlib.suppress(HeadstartError):
+            await reader.read_all()
+    finally:
+        await reader.leave(context)
+
+
 CUT_OFF = "headstart.cut_off"
 """The key of the last message of an answer that is left without its end. Servers ignore it."""
-WITH_BODY = "headstart.with_body"
-"""The key of the message that begins an answer if the body follows at once. The sidecar's server
-sends both together. Other servers ignore it."""
 CUT_OFF_AFTER_S = 0.2
 """Time from a stream's error event to the end of its connection. Some clients lose the event if
 both come together."""
@@ -503,27 +565,24 @@ def _last_message(
     return message
 
 
-def _heartbeat(context: RequestContext) -> bytes | None:
-    """Return a comment that keeps a streaming client waiting, if its dialect has comments."""
-    dialect, request = context.endpoint.dialect, context.prepared.request
-    if dialect is None or request is None or not request.stream:
-        return None
-    return dialect.heartbeat
-
-
-def _is_document(context: RequestContext, reply: Reply) -> bool:
-    """Return whether the answer is sent whole, so that its headers can tell whether it is stored.
-
-    This is a JSON answer in a dialect, or a JSON answer of an app that knows its length and so has
-    it whole.
-    """
-    if context.endpoint.wire:
-        return not reply.is_stream
-    theirs = dict(reply.headers)
-    return b"content-length" in theirs and theirs.get(b"content-type", b"").startswith(JSON)
-
-
 # --- headers (``docs/headers.md``) ---------------------------------------------------------------
+
+_OWN_ANYWHERE = frozenset((b"cache-status", b"x-cache"))
+_OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
+_is_own_anywhere = NameMemo(lambda name: name in _OWN_ANYWHERE or name.startswith(OWN_PREFIX))
+_is_own = NameMemo(lambda name: name in _OWN or name.startswith(OWN_PREFIX))
+_ABOUT_THE_ORIGIN = frozenset(
+    b"accept-ch alt-svc clear-site-data critical-ch date nel report-to reporting-endpoints server "
+    b"service-worker-allowed strict-transport-security".split()
+)
+"""Headers of a provider that are about its own host and port. In our answers they would be about
+ours: some send clients to another port, or the error reports of browsers to the provider. Our ASGI
+server writes its own ``date`` and ``server``, and an answer may have each only once (RFC 9110)."""
+_SANDBOX_NAMES = _ABOUT_THE_ORIGIN.union(name for name, _ in SANDBOX)
+_FORWARDS = frozenset(("stale", "partial"))
+"""Reasons of a miss that are values of ``fwd`` in RFC 9211."""
+_HITS = {Outcome.EXACT: b"exact", Outcome.SEMANTIC: b"semantic"}
+_X_CACHE = {Outcome.EXACT: b"HIT", Outcome.SEMANTIC: b"HIT", Outcome.BYPASS: b"BYPASS"}
 
 
 def own_headers(
@@ -605,8 +664,11 @@ def allowed_headers(headers: Headers) -> HeaderList:
     return [pair for pair in headers if not _is_own_anywhere[pair[0]]]
 
 
-class _Passing(msgspec.Struct, frozen=True):
-    """What follows from the names of an upstream's headers for the headers that a client gets."""
+class _HeaderPlan(msgspec.Struct, frozen=True):
+    """Which headers of an upstream a client gets. This depends only on their names.
+
+    An upstream always sends the same names, so each plan is made once, and remembered.
+    """
 
     pick: Callable[[Headers], Headers]
     """Takes the headers for the client out of all headers."""
@@ -616,18 +678,19 @@ class _Passing(msgspec.Struct, frozen=True):
     """The place of a stream's ``cache-control`` in the result, if the upstream sent it."""
 
 
-def _passing(
+def _plan_headers(
     names: tuple[bytes, ...], *, stream: bool, sized: bool, replaced: Callable[[bytes], bool]
-) -> _Passing:
-    own = _is_own
+) -> _HeaderPlan:
+    """Return the plan for headers of these names. ``sized``: their length is replaced by ours."""
+    drops_length = stream or sized
     places = [
         place
         for place, name in enumerate(names)
-        if not (own[name] or replaced(name) or ((stream or sized) and name == b"content-length"))
+        if not (_is_own[name] or replaced(name) or (drops_length and name == b"content-length"))
     ]
     kept = [names[place] for place in places]
     ours = STREAM_HEADERS if stream else (NO_STORE,)
-    return _Passing(
+    return _HeaderPlan(
         picker(places),
         tuple([pair for pair in ours if pair[0] not in names]),
         kept.index(b"cache-control") if stream and b"cache-control" in kept else None,
@@ -646,9 +709,9 @@ def _replaced_by(added: int) -> Callable[[bytes], bool]:
     return _SANDBOX_NAMES.__contains__ if added else lambda _: False
 
 
-_passing_by_kind = {
+_plans = {
     (stream, sized, added): NamesMemo(
-        partial(_passing, stream=stream, sized=sized, replaced=_replaced_by(added))
+        partial(_plan_headers, stream=stream, sized=sized, replaced=_replaced_by(added))
     )
     for stream in (False, True)
     for sized in (False, True)
@@ -666,12 +729,12 @@ def _relayed(
     """
     added = min(len(context.page_headers), _ALLOWED_PAGE)
     names = tuple([name for name, _ in headers])
-    found = _passing_by_kind[stream, length is not None, added][names]
-    relayed = [*found.pick(headers)]
-    if (place := found.cache_control) is not None and b"no-transform" not in relayed[place][1]:
+    plan = _plans[stream, length is not None, added][names]
+    relayed = [*plan.pick(headers)]
+    if (place := plan.cache_control) is not None and b"no-transform" not in relayed[place][1]:
         relayed[place] = (b"cache-control", relayed[place][1] + b", no-transform")
     relayed += context.page_headers
-    relayed += found.added
+    relayed += plan.added
     if length is not None:
         relayed.append((b"content-length", b"%d" % length))
     return relayed
@@ -685,6 +748,11 @@ def with_page_headers(headers: Iterable[tuple[bytes, bytes]], added: Headers) ->
     kept = [pair for pair in headers if not is_replaced(pair[0])]
     kept += added
     return kept
+
+
+WITH_BODY = "headstart.with_body"
+"""The key of the message that begins an answer if the body follows at once. The sidecar's server
+sends both together. Other servers ignore it."""
 
 
 def json_headers(body: bytes) -> HeaderList:
@@ -730,45 +798,3 @@ async def answer_handshake(
     start = "websocket.http.response.start"
     await send({"type": start, "status": status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
-
-
-def error_response(
-    error: HeadstartError, dialect: Dialect | None, request_id: str, *, again: bool = False
-) -> tuple[int, HeaderList, bytes]:
-    """Return status, headers and body of an error, in the caller's dialect.
-
-    The caller of this function adds our own headers, because a matched request has more of them
-    than a relayed one. ``again``: the call goes on, and a retry will join it.
-    """
-    status = error.status if isinstance(error, (RequestError, UpstreamError)) else 500
-    if dialect is not None:
-        body = dialect.error_body(error, request_id)
-    else:
-        body = plain_error(getattr(error, "code", "error"), str(error))
-    headers = [
-        *json_headers(body),
-        (request_id_header(dialect), request_id.encode()),
-        NO_STORE,
-    ]
-    if isinstance(error, UpstreamUnavailable):
-        wait_s = 1.0 if error.retry_after_s is None else error.retry_after_s
-        headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait_s))))
-    elif isinstance(error, OverLimit):
-        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
-        headers.append((b"x-should-retry", b"false" if error.lasts else b"true"))
-    elif isinstance(error, UpstreamError):
-        if again or not error.sdk_may_retry:
-            headers.append((b"x-should-retry", b"true" if again else b"false"))
-    elif status == 429 or isinstance(error, LimitsUnavailable):
-        headers.append((b"retry-after", b"1"))
-    return status, headers, body
-
-
-def request_id_header(dialect: Dialect | None) -> bytes:
-    """Return the header in which a dialect's clients expect the request's id."""
-    return b"x-request-id" if dialect is None else dialect.request_id_header
-
-
-def plain_error(code: str, message: str) -> bytes:
-    """Return an error body in JSON for a path that has no dialect."""
-    return msgspec.json.encode({"error": {"message": message, "type": code, "code": code}})

@@ -11,6 +11,7 @@ import pytest
 from headstart.attempts import AttemptRole, RoutingEstimate
 from headstart.errors import (
     IdleConnectionClosed,
+    UpstreamProtocolError,
     UpstreamRefused,
     UpstreamUnavailable,
     UpstreamUnreachable,
@@ -282,6 +283,15 @@ async def test_the_first_whole_answer_can_be_made_to_win() -> None:
     slow = Actor("slow", [[30, *whole("slow")]])
     assert await race(targets, hasty, cut, slow, first_complete=True) == "slow"
     assert sorted(targets.outcomes()) == [("cut", "broken"), ("hasty", "lost"), ("slow", "won")]
+
+
+async def test_a_race_for_whole_answers_reads_also_its_only_member_to_the_end() -> None:
+    targets = Targets()
+    a, cut = Actor("a", [whole("a")]), Actor("cut", [[text("I")]])
+    upstream = attempt_group("race", targets.target(a), targets.target(cut), first_complete=True)
+    with pytest.raises(UpstreamProtocolError):
+        await upstream.send(chat_call(avoid=frozenset("a")))
+    assert targets.outcomes() == [("cut", "broken")]
 
 
 async def test_a_hedge_waits_and_its_budget_is_never_exceeded() -> None:

@@ -1,7 +1,22 @@
 """Candidates that answer together: single, fallback, race, hedge, fastest and cheapest.
 
-Each call runs in its own task, and another task reads its answer. ``RelayedInTurn`` is for relayed
-calls: it asks one upstream after the other until one does not fail.
+An **attempt** is one call to one member of the group. The steps of ``AttemptGroup.send``:
+
+1. If the member to ask first is evident, it is asked at once. This is the most frequent case.
+2. Otherwise the estimates of the members give the order in which they are asked (``_order``).
+3. An ``AttemptSchedule`` tells which attempt to start, and when (``policies/routing/schedule.py``).
+   Results are reported to it: it plans retries, fallbacks and hedges.
+4. The attempts run in turn (``_in_turn``), or at the same time (``_side_by_side``). The first one
+   that has content wins, and the others are cancelled and booked (``ParallelAttempts``).
+5. If none answers, the error that is most useful to the caller is raised (``AttemptErrors``).
+
+For example, a hedge asks member A. After 0.4 s without content it asks member B, too. B has content
+at 0.9 s: B's reply is returned, and A's call is cancelled. If A had failed at 0.2 s, then B would
+have been asked at 0.2 s, as a fallback.
+
+Attempts that run at the same time have tasks of their own (``CallTask``); another task reads the
+answer. ``RelayedInTurn`` is for relayed calls: it asks one upstream after the other until one does
+not fail.
 """
 
 from __future__ import annotations
@@ -44,6 +59,431 @@ if TYPE_CHECKING:
     from headstart.reply import Closing, Reply
     from headstart.settings import Strategy
     from headstart.types import Call, Piece
+
+SCARCE = 0.5
+"""An upstream does not start in a race if less than this share of a rate limit is left."""
+
+
+class _AskingOrder(NamedTuple):
+    """Members in the order in which they are to be asked."""
+
+    members: tuple[int, ...]
+    estimates: tuple[RoutingEstimate, ...]
+    """The estimates of these members, or empty if nothing depends on them."""
+
+
+@dataclass(eq=False, repr=False)
+class _Group:
+    """Several candidates that answer as one."""
+
+    name: str
+    members: Sequence[Candidate]
+
+    def __post_init__(self) -> None:
+        # The identity is that of the members, whichever member, key or strategy answers.
+        self.identity = ",".join(sorted({each.identity for each in self.members}))
+        self.names = frozenset[str]().union(*(each.names for each in self.members))
+
+
+@dataclass(eq=False, repr=False)
+class AttemptGroup(_Group):
+    """Asks members until one of them answers: it wins, and the calls of the others are cancelled.
+
+    Members are candidates, so groups nest. Closing the reply ends every call that was made. If no
+    member answers, ``send`` raises the error that is most useful to the caller. ``extra`` limits
+    hedges, ``retrying`` retries; ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1).
+    """
+
+    strategy: Strategy
+    _: KW_ONLY
+    extra: ExtraBudget
+    retrying: RetryBudget
+    draw: Callable[[], float]
+    clock: Callable[[], float]
+
+    def estimate(self, call: Call) -> RoutingEstimate:
+        """Return the estimate of the member that would be asked first.
+
+        The cost of a race includes that of all members that lose.
+        """
+        allowed = self._allowed(call)
+        if not allowed:
+            return RoutingEstimate(name=self.name, ready=False)
+        order = self._order(call, allowed)
+        estimates = order.estimates or tuple(
+            self.members[member].estimate(call) for member in order.members
+        )
+        first, cost_usd = estimates[0], estimates[0].cost_usd
+        if self.strategy.strategy == "race" and cost_usd is not None:
+            racing = estimates[1 : self._racing_count(estimates)]
+            cost_usd += sum(each.waste_usd or 0.0 for each in racing)
+        return msgspec.structs.replace(first, name=self.name, cost_usd=cost_usd)
+
+    async def send(self, call: Call) -> Reply:
+        """Ask members, and wait for the first content of one of them."""
+        allowed = self._allowed(call)
+        if not allowed:
+            raise UpstreamUnavailable("no upstream is left to ask")
+        first = self._evident_first(call, allowed)
+        self.retrying.earn(asyncio.get_running_loop().time())
+        if first is None:
+            order = self._order(call, allowed)
+            schedule, errors = self._schedule(call, order), AttemptErrors(order.members)
+            if schedule.side_by_side or self.strategy.first_complete:
+                return await self._side_by_side(call, schedule, errors)
+            return await self._in_turn(call, schedule, errors)
+        asked = call
+        if len(allowed) > 1:
+            asked = msgspec.structs.replace(call, has_alternative=True, queues_until=None)
+        try:
+            return await self.members[first].send(asked)
+        except HeadstartError as error:
+            # The first member failed. Only now the order of the others is needed. The schedule
+            # begins with the first member, as if it had started that attempt.
+            order = self._order(call, allowed, first)
+            schedule, errors = self._schedule(call, order), AttemptErrors(order.members)
+            schedule.due(asyncio.get_running_loop().time())
+            self._failed(schedule, errors, first, error)
+        return await self._in_turn(call, schedule, errors)
+
+    def _evident_first(self, call: Call, allowed: Sequence[int]) -> int | None:
+        """Return the one member to ask first; None if the choice needs the estimates of all.
+
+        So the most frequent call, to the first upstream of a route, needs no order and no schedule.
+        """
+        if self.strategy.first_complete:
+            return None
+        if len(allowed) == 1:
+            return allowed[0]
+        if self.strategy.strategy not in ("single", "fallback"):
+            return None
+        estimate = self.members[allowed[0]].estimate(call)
+        stays = estimate.warm or not self.strategy.sticky
+        return allowed[0] if estimate.ready and estimate.weight >= 1.0 and stays else None
+
+    async def _in_turn(self, call: Call, schedule: AttemptSchedule, errors: AttemptErrors) -> Reply:
+        """Make one attempt after the other until a member answers."""
+        loop = asyncio.get_running_loop()
+        while True:
+            for start in schedule.due(loop.time()):
+                asked = self._call(call, start, has_alternative=schedule.others)
+                try:
+                    return await self.members[start.member].send(asked)
+                except HeadstartError as error:
+                    self._failed(schedule, errors, start.member, error)
+            if schedule.over:
+                raise errors.most_useful(outlasts_sdk=schedule.outlasts_sdk(loop.time()))
+            await asyncio.sleep((schedule.wakes_at or 0.0) - loop.time())
+
+    async def _side_by_side(
+        self, call: Call, schedule: AttemptSchedule, errors: AttemptErrors
+    ) -> Reply:
+        """Make attempts at the same time until one of them wins; without a winner, close them."""
+        attempts = ParallelAttempts(whole=self.strategy.first_complete)
+        try:
+            return await self._first_winner(call, schedule, errors, attempts)
+        except BaseException as error:
+            await attempts.close(error)
+            raise
+
+    async def _first_winner(
+        self,
+        call: Call,
+        schedule: AttemptSchedule,
+        errors: AttemptErrors,
+        attempts: ParallelAttempts,
+    ) -> Reply:
+        loop = asyncio.get_running_loop()
+        # Streams show their first content early, also if the client wants the answer as a whole.
+        wants_whole = call.request is not None and not call.request.stream and call.editable
+        streamed_upstream = wants_whole and not self.strategy.first_complete
+        while True:
+            for start in schedule.due(loop.time()):
+                asked = self._call(
+                    call,
+                    start,
+                    apart=True,
+                    streamed_upstream=streamed_upstream,
+                    has_alternative=schedule.others,
+                )
+                attempts.ask(start.member, self.members[start.member], asked)
+            if schedule.over:
+                raise errors.most_useful(outlasts_sdk=schedule.outlasts_sdk(loop.time()))
+            failed = await attempts.wait(schedule.wakes_at)
+            reply = attempts.winner()
+            if reply is not None:
+                return reply
+            for member, error in failed:
+                if not isinstance(error, HeadstartError):
+                    raise error
+                self._failed(schedule, errors, member, error)
+
+    def _failed(
+        self, schedule: AttemptSchedule, errors: AttemptErrors, member: int, error: HeadstartError
+    ) -> None:
+        """Tell the schedule that a member failed, and keep its error."""
+        failure = classify_failure(error, self.clock())
+        errors.add(member, error, blames_caller=not (failure.fail_over or failure.retry_here))
+        now = asyncio.get_running_loop().time()
+        if isinstance(error, UpstreamUnavailable) and not error.limited:
+            schedule.avoided(member, now)  # its circuit breaker is open
+        else:
+            asked = not isinstance(error, UpstreamUnavailable)
+            queues = isinstance(error, UpstreamRefused) and error.queues
+            schedule.failed(member, failure, now, asked=asked, queues=queues)
+
+    def _allowed(self, call: Call) -> list[int]:
+        every = range(len(self.members))
+        if not call.avoid:
+            return list(every)
+        return [each for each in every if not self.members[each].names <= call.avoid]
+
+    def _order(self, call: Call, allowed: list[int], first: int | None = None) -> _AskingOrder:
+        """Return the order to ask in; ``first`` was asked already, and stays at the beginning."""
+        if len(allowed) == 1:
+            return _AskingOrder(tuple(allowed), ())
+        strategy = self.strategy
+        estimates = [self.members[each].estimate(call) for each in allowed]
+        match strategy.strategy:
+            case "fastest":
+                places = by_speed(estimates, draw=self.draw, max_usd=strategy.max_usd)
+            case "cheapest":
+                places = by_cost(estimates, draw=self.draw, within_s=strategy.within_s)
+            case _:
+                places = as_given(estimates, draw=self.draw, sticky=strategy.sticky)
+        if strategy.strategy == "race":
+            # Those that do not race come last. The order is the same otherwise: sorting is stable.
+            places = tuple(sorted(places, key=lambda each: not self._races(estimates[each])))
+        if first is not None:
+            places = tuple(sorted(places, key=lambda each: allowed[each] != first))
+        return _AskingOrder(
+            tuple([allowed[each] for each in places]), tuple([estimates[each] for each in places])
+        )
+
+    def _races(self, estimate: RoutingEstimate) -> bool:
+        """Tell whether a member starts with the others, or is kept in reserve (``SCARCE``)."""
+        fair = self.strategy.race_billed or not estimate.bills_cancelled
+        return estimate.ready and fair and estimate.allowance >= SCARCE
+
+    def _racing_count(self, estimates: Sequence[RoutingEstimate]) -> int:
+        if self.strategy.strategy != "race":
+            return 1
+        return max(1, sum([self._races(each) for each in estimates]))
+
+    def _schedule(self, call: Call, order: _AskingOrder) -> AttemptSchedule:
+        """Return the schedule of the attempts. A hedge earns and spends a budget."""
+        now, estimates = asyncio.get_running_loop().time(), order.estimates
+        awaited_until = call.awaited_until
+        hedge_after_s, waste_usd = None, 0.0
+        if self.strategy.strategy == "hedge" and estimates:
+            earned_usd, waste_usd = hedge_usd(*estimates[:2])
+            self.extra.earn(earned_usd)
+            hedge_after_s = hedge_delay_s(
+                estimates,
+                extra_calls=self.strategy.extra_calls,
+                floor_s=self.strategy.hedge_floor_s,
+                deadline_in_s=None if awaited_until is None else awaited_until - now,
+            )
+        return AttemptSchedule(
+            order.members,
+            AttemptRules(self.strategy.retries, self._racing_count(estimates), hedge_after_s),
+            now,
+            may_retry=lambda none_left: self._may_retry(call, none_left=none_left),
+            may_hedge=lambda: self.extra.spend(waste_usd),
+            draw=self.draw,
+            deadline=awaited_until,
+            contexts=dict(
+                # Without estimates, nothing is known about the members' contexts.
+                zip(order.members, [each.context_tokens for each in estimates], strict=False)
+            ),
+        )
+
+    def _may_retry(self, call: Call, *, none_left: bool) -> bool:
+        if len(self.members) == 1 and is_sdk_retry(call):
+            return False
+        return self.retrying.spend(asyncio.get_running_loop().time(), none_left=none_left)
+
+    def _call(
+        self,
+        call: Call,
+        start: AttemptStart,
+        *,
+        apart: bool = False,
+        streamed_upstream: bool = False,
+        has_alternative: bool = False,
+    ) -> Call:
+        """Return the call for a member: the same object, if nothing changes.
+
+        ``apart``: the attempt runs at the same time as others, so it gets a log of its own.
+        """
+        first = start.role is AttemptRole.FIRST
+        special = start.ignore_breaker or start.queues_until is not None
+        if first and not apart and not (special or has_alternative):
+            return call
+        return msgspec.structs.replace(
+            call,
+            role=call.role if first else start.role,
+            log=call.log.branch() if apart else call.log,
+            contested=call.contested or (apart and self.strategy.strategy == "race"),
+            streamed_upstream=call.streamed_upstream or streamed_upstream,
+            has_alternative=call.has_alternative or has_alternative,
+            ignore_breaker=call.ignore_breaker or start.ignore_breaker,
+            queues_until=start.queues_until,
+        )
+
+
+@dataclass(eq=False, repr=False)
+class RelayedInTurn(_Group):
+    """Asks upstreams of one dialect in their order, whatever the strategy of the route.
+
+    No upstream is asked twice, and no two at the same time, because a relayed call may create
+    something. The next upstream is asked if one fails before its answer has begun
+    (``failures.fails_relayed``) and the whole body of the request is still in memory. Upstreams
+    that fail at present are asked last. ``draw`` returns random numbers in [0, 1).
+    """
+
+    _: KW_ONLY
+    draw: Callable[[], float]
+
+    def estimate(self, call: Call) -> RoutingEstimate:
+        """Return the estimate of the upstream that would be asked first."""
+        members = self._ordered(call)
+        if not members:
+            return RoutingEstimate(name=self.name, ready=False)
+        return msgspec.structs.replace(members[0].estimate(call), name=self.name)
+
+    async def send(self, call: Call) -> Reply:
+        """Send the call, and wait for an answer to begin. Raises UpstreamError if all fail."""
+        # A member that is skipped because its circuit breaker is open comes again at the end of the
+        # queue, and is then asked all the same (``insists``).
+        queue = deque((each, False) for each in self._ordered(call))
+        if not queue:
+            raise UpstreamUnavailable("no upstream is left to ask")
+        errors, role, place = AttemptErrors(range(2 * len(queue))), call.role, 0
+        while queue and (call.upload is None or call.upload.whole):
+            member, insists = queue.popleft()
+            try:
+                return await member.send(
+                    msgspec.structs.replace(call, role=role, ignore_breaker=insists)
+                )
+            except UpstreamUnavailable as error:
+                errors.add(place, error, blames_caller=False)
+                if not (error.limited or insists):
+                    queue.append((member, True))
+            except UpstreamError as error:
+                errors.add(place, error, blames_caller=False)
+                role = AttemptRole.FALLBACK
+            place += 1
+        raise errors.most_useful()
+
+    def _ordered(self, call: Call) -> list[Candidate]:
+        members = [each for each in self.members if not each.names <= call.avoid]
+        if len(members) < 2:
+            return members
+        estimates = [each.estimate(call) for each in members]
+        return [members[place] for place in as_given(estimates, draw=self.draw)]
+
+
+# --- errors of several attempts -------------------------------------------------------------------
+
+_NO_SDK_RETRY = (b"x-should-retry", b"false")
+"""The header that tells OpenAI's and Anthropic's SDKs not to retry.
+
+A provider's error gets it if several upstreams were asked, or if the call has queued for a rate
+limit as long as an SDK would wait. Otherwise the SDK retries as it would without Headstart: its
+pauses are longer than ours, so it may succeed after a longer outage. Our own retries are few,
+because the retry budget limits them, and an SDK's retry gets none (``is_sdk_retry``). For errors
+without a status, ``sdk_may_retry`` has the same meaning.
+"""
+
+
+def is_sdk_retry(call: Call) -> bool:
+    """Tell whether the client's SDK has sent the request before, and counts its tries.
+
+    Such an SDK retries by itself, so our retries would only multiply with its own. This does not
+    hold for a call that continues a broken stream: no SDK retries after it has begun to read.
+    """
+    if call.role is not AttemptRole.FIRST:
+        return False
+    return any(
+        name == SDK_RETRY_COUNT and value.strip(b"0").isdigit() for name, value in call.headers
+    )
+
+
+class AttemptErrors:
+    """Collects the errors of the members. ``order`` is the planned order of the members."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = order
+        self._errors: dict[int, HeadstartError] = {}
+        self._blamed: HeadstartError | None = None
+        self._asked: set[int] = set()
+
+    def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
+        """Add a member's error.
+
+        It replaces an earlier error of the member, unless it only says that the upstream could not
+        be asked or did not read the request.
+        """
+        error.forget_frames()
+        if blames_caller:
+            self._blamed = self._blamed or error
+        if not isinstance(error, UpstreamUnavailable):
+            self._asked.add(member)
+        not_read = isinstance(error, UpstreamUnavailable | IdleConnectionClosed)
+        if not not_read or member not in self._errors:
+            self._errors[member] = error
+
+    def most_useful(self, *, outlasts_sdk: bool = False) -> HeadstartError:
+        """Return the most useful error for the caller.
+
+        It is the first of these that exists:
+
+        1. the caller's own mistake
+        2. a withheld answer
+        3. the first error that a provider itself sent
+        4. the reason why a call got no answer
+        5. the error of the upstream that can be asked again first
+
+        ``outlasts_sdk``: the call has queued for as long as an SDK would wait.
+        """
+        if self._blamed is not None:
+            return self._blamed
+        errors = [self._errors[each] for each in self._order if each in self._errors]
+        best = min(errors, key=_rank)
+        if isinstance(best, UpstreamUnavailable):
+            return min(
+                (each for each in errors if isinstance(each, UpstreamUnavailable)), key=_wait_s
+            )
+        sdk_stops = outlasts_sdk or len(self._asked) > 1
+        if isinstance(best, UpstreamRefused):
+            if sdk_stops:
+                best.queues = False
+                kept = tuple(pair for pair in best.headers if pair[0] != _NO_SDK_RETRY[0])
+                best.headers = (*kept, _NO_SDK_RETRY)
+        elif isinstance(best, UpstreamError):
+            best.sdk_may_retry = not sdk_stops and classify_failure(best, 0.0).retry_here
+        return best
+
+
+def _rank(error: HeadstartError) -> int:
+    """Return the place of an error in the list of ``most_useful``; the smallest is best."""
+    match error:
+        case AnswerWithheld():
+            return 0
+        case UpstreamRefused():
+            return 1
+        case UpstreamUnavailable():
+            return 3
+        case _:
+            return 2
+
+
+def _wait_s(error: UpstreamUnavailable) -> float:
+    return float("inf") if error.retry_after_s is None else error.retry_after_s
+
+
+# --- attempts at the same time --------------------------------------------------------------------
 
 
 class ParallelAttempts:
@@ -128,362 +568,6 @@ class ParallelAttempts:
             other.cancel()
 
 
-_NO_SDK_RETRY = (b"x-should-retry", b"false")
-"""The header that tells OpenAI's and Anthropic's SDKs not to retry.
-
-A provider's error gets it if several upstreams were asked, or if the call has queued for a rate
-limit as long as an SDK would wait. Otherwise the SDK retries as it would without Headstart: its
-pauses are longer than ours, so it may succeed after a longer outage. Our own retries are few,
-because the retry budget limits them, and an SDK's retry gets none (``is_sdk_retry``). For errors
-without a status, ``sdk_may_retry`` has the same meaning.
-"""
-
-
-def is_sdk_retry(call: Call) -> bool:
-    """Tell whether the client's SDK has sent the request before, and counts its tries.
-
-    Such an SDK retries by itself, so our retries would only multiply with its own. This does not
-    hold for a call that continues a broken stream: no SDK retries after it has begun to read.
-    """
-    if call.role is not AttemptRole.FIRST:
-        return False
-    return any(
-        name == SDK_RETRY_COUNT and value.strip(b"0").isdigit() for name, value in call.headers
-    )
-
-
-class AttemptErrors:
-    """Collects the errors of the members. ``order`` is the planned order of the members."""
-
-    def __init__(self, order: Sequence[int]) -> None:
-        self._order = order
-        self._errors: dict[int, HeadstartError] = {}
-        self._blamed: HeadstartError | None = None
-        self._asked: set[int] = set()
-
-    def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
-        """Add a member's error.
-
-        It replaces an earlier error of the member, unless it only says that the upstream could not
-        be asked or did not read the request.
-        """
-        error.forget_frames()
-        if blames_caller:
-            self._blamed = self._blamed or error
-        if not isinstance(error, UpstreamUnavailable):
-            self._asked.add(member)
-        not_read = isinstance(error, UpstreamUnavailable | IdleConnectionClosed)
-        if not not_read or member not in self._errors:
-            self._errors[member] = error
-
-    def most_useful(self, *, outlasts_sdk: bool = False) -> HeadstartError:
-        """Return the most useful error for the caller.
-
-        It is the first of these that exists:
-
-        1. the caller's own mistake
-        2. a withheld answer
-        3. the first error that a provider itself sent
-        4. the reason why a call got no answer
-        5. the error of the upstream that can be asked again first
-
-        ``outlasts_sdk``: the call has queued for as long as an SDK would wait.
-        """
-        if self._blamed is not None:
-            return self._blamed
-        errors = [self._errors[each] for each in self._order if each in self._errors]
-        best = min(errors, key=_rank)
-        if isinstance(best, UpstreamUnavailable):
-            return min(
-                (each for each in errors if isinstance(each, UpstreamUnavailable)), key=_wait_s
-            )
-        last = outlasts_sdk or len(self._asked) > 1
-        if isinstance(best, UpstreamRefused):
-            if last:
-                best.queues = False
-                kept = tuple(pair for pair in best.headers if pair[0] != _NO_SDK_RETRY[0])
-                best.headers = (*kept, _NO_SDK_RETRY)
-        elif isinstance(best, UpstreamError):
-            best.sdk_may_retry = not last and classify_failure(best, 0.0).retry_here
-        return best
-
-
-def _rank(error: HeadstartError) -> int:
-    match error:
-        case AnswerWithheld():
-            return 0
-        case UpstreamRefused():
-            return 1
-        case UpstreamUnavailable():
-            return 3
-        case _:
-            return 2
-
-
-def _wait_s(error: UpstreamUnavailable) -> float:
-    return float("inf") if error.retry_after_s is None else error.retry_after_s
-
-
-SCARCE = 0.5
-"""An upstream does not start in a race if less than this share of a rate limit is left."""
-
-
-class _AskingOrder(NamedTuple):
-    """Members in the order in which they are to be asked."""
-
-    members: tuple[int, ...]
-    estimates: tuple[RoutingEstimate, ...]
-    """The estimates of these members, or empty if nothing depends on them."""
-
-
-@dataclass(eq=False, repr=False)
-class _Group:
-    """Several candidates that answer as one."""
-
-    name: str
-    members: Sequence[Candidate]
-
-    def __post_init__(self) -> None:
-        # The identity is that of the members, whichever member, key or strategy answers.
-        self.identity = ",".join(sorted({each.identity for each in self.members}))
-        self.names = frozenset[str]().union(*(each.names for each in self.members))
-
-
-@dataclass(eq=False, repr=False)
-class AttemptGroup(_Group):
-    """Asks members until one of them answers: it wins, and the calls of the others are cancelled.
-
-    Members are candidates, so groups nest. Closing the reply ends every call that was made. If no
-    member answers, ``send`` raises the error that is most useful to the caller. ``extra`` limits
-    hedges, ``retrying`` retries; ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1).
-    """
-
-    strategy: Strategy
-    _: KW_ONLY
-    extra: ExtraBudget
-    retrying: RetryBudget
-    draw: Callable[[], float]
-    clock: Callable[[], float]
-
-    def estimate(self, call: Call) -> RoutingEstimate:
-        """Return the estimate of the member that would be asked first.
-
-        The cost of a race includes that of all members that lose.
-        """
-        allowed = self._allowed(call)
-        if not allowed:
-            return RoutingEstimate(name=self.name, ready=False)
-        order = self._order(call, allowed)
-        estimates = order.estimates or tuple(
-            self.members[member].estimate(call) for member in order.members
-        )
-        first, cost_usd = estimates[0], estimates[0].cost_usd
-        if self.strategy.strategy == "race" and cost_usd is not None:
-            racing = estimates[1 : self._racing_count(estimates)]
-            cost_usd += sum(each.waste_usd or 0.0 for each in racing)
-        return msgspec.structs.replace(first, name=self.name, cost_usd=cost_usd)
-
-    async def send(self, call: Call) -> Reply:
-        """Ask members, and wait for the first content of one of them."""
-        allowed, now = self._allowed(call), asyncio.get_running_loop().time()
-        if not allowed:
-            raise UpstreamUnavailable("no upstream is left to ask")
-        first = self._first(call, allowed)
-        if first is None:
-            self.retrying.earn(now)
-            starts, errors = self._starts(call, self._order(call, allowed))
-            if starts.side_by_side or self.strategy.first_complete:
-                return await self._side_by_side(call, starts, errors)
-            return await self._in_turn(call, starts, errors)
-        asked = call
-        if len(allowed) > 1:
-            asked = msgspec.structs.replace(call, has_alternative=True, queues_until=None)
-        self.retrying.earn(now)
-        try:
-            return await self.members[first].send(asked)
-        except HeadstartError as error:
-            # The first member failed. Only now the order of the others is needed.
-            starts, errors = self._starts(call, self._order(call, allowed, first))
-            starts.due(asyncio.get_running_loop().time())
-            self._failed(starts, errors, first, error)
-        return await self._in_turn(call, starts, errors)
-
-    def _first(self, call: Call, allowed: list[int]) -> int | None:
-        """Return the one member to ask first; None if the choice needs the estimates of all."""
-        if self.strategy.first_complete:
-            return None
-        if len(allowed) == 1:
-            return allowed[0]
-        if self.strategy.strategy not in ("single", "fallback"):
-            return None
-        estimate = self.members[allowed[0]].estimate(call)
-        stays = estimate.warm or not self.strategy.sticky
-        return allowed[0] if estimate.ready and estimate.weight >= 1.0 and stays else None
-
-    async def _in_turn(self, call: Call, starts: AttemptSchedule, errors: AttemptErrors) -> Reply:
-        loop = asyncio.get_running_loop()
-        while True:
-            for start in starts.due(loop.time()):
-                asked = self._call(call, start, has_alternative=starts.others)
-                try:
-                    return await self.members[start.member].send(asked)
-                except HeadstartError as error:
-                    self._failed(starts, errors, start.member, error)
-            if starts.over:
-                raise errors.most_useful(outlasts_sdk=starts.outlasts_sdk(loop.time()))
-            await asyncio.sleep((starts.wakes_at or 0.0) - loop.time())
-
-    async def _side_by_side(
-        self, call: Call, starts: AttemptSchedule, errors: AttemptErrors
-    ) -> Reply:
-        attempts = ParallelAttempts(whole=self.strategy.first_complete)
-        try:
-            return await self._first_winner(call, starts, errors, attempts)
-        except BaseException as error:
-            await attempts.close(error)
-            raise
-
-    async def _first_winner(
-        self,
-        call: Call,
-        starts: AttemptSchedule,
-        errors: AttemptErrors,
-        attempts: ParallelAttempts,
-    ) -> Reply:
-        loop = asyncio.get_running_loop()
-        wants_whole = call.request is not None and not call.request.stream and call.editable
-        streamed_upstream = wants_whole and not self.strategy.first_complete
-        while True:
-            for start in starts.due(loop.time()):
-                asked = self._call(
-                    call,
-                    start,
-                    apart=True,
-                    streamed_upstream=streamed_upstream,
-                    has_alternative=starts.others,
-                )
-                attempts.ask(start.member, self.members[start.member], asked)
-            if starts.over:
-                raise errors.most_useful(outlasts_sdk=starts.outlasts_sdk(loop.time()))
-            failed = await attempts.wait(starts.wakes_at)
-            reply = attempts.winner()
-            if reply is not None:
-                return reply
-            for member, error in failed:
-                if not isinstance(error, HeadstartError):
-                    raise error
-                self._failed(starts, errors, member, error)
-
-    def _failed(
-        self, starts: AttemptSchedule, errors: AttemptErrors, member: int, error: HeadstartError
-    ) -> None:
-        """Note that a member failed. Raises an error that is the caller's own fault."""
-        failure = classify_failure(error, self.clock())
-        errors.add(member, error, blames_caller=not (failure.fail_over or failure.retry_here))
-        now = asyncio.get_running_loop().time()
-        if isinstance(error, UpstreamUnavailable) and not error.limited:
-            starts.avoided(member, now)
-        else:
-            asked = not isinstance(error, UpstreamUnavailable)
-            queues = isinstance(error, UpstreamRefused) and error.queues
-            starts.failed(member, failure, now, asked=asked, queues=queues)
-
-    def _allowed(self, call: Call) -> list[int]:
-        every = range(len(self.members))
-        if not call.avoid:
-            return list(every)
-        return [each for each in every if not self.members[each].names <= call.avoid]
-
-    def _order(self, call: Call, allowed: list[int], first: int | None = None) -> _AskingOrder:
-        """Return the order to ask in; ``first`` was asked already."""
-        if len(allowed) == 1:
-            return _AskingOrder(tuple(allowed), ())
-        strategy = self.strategy
-        estimates = [self.members[each].estimate(call) for each in allowed]
-        match strategy.strategy:
-            case "fastest":
-                order = by_speed(estimates, draw=self.draw, max_usd=strategy.max_usd)
-            case "cheapest":
-                order = by_cost(estimates, draw=self.draw, within_s=strategy.within_s)
-            case _:
-                order = as_given(estimates, draw=self.draw, sticky=strategy.sticky)
-        if strategy.strategy == "race":
-            order = tuple(sorted(order, key=lambda each: not self._races(estimates[each])))
-        if first is not None:
-            order = tuple(sorted(order, key=lambda each: allowed[each] != first))
-        return _AskingOrder(
-            tuple(allowed[each] for each in order), tuple(estimates[each] for each in order)
-        )
-
-    def _races(self, estimate: RoutingEstimate) -> bool:
-        """Tell whether a member starts with the others, or is kept in reserve (``SCARCE``)."""
-        fair = self.strategy.race_billed or not estimate.bills_cancelled
-        return estimate.ready and fair and estimate.allowance >= SCARCE
-
-    def _racing_count(self, estimates: Sequence[RoutingEstimate]) -> int:
-        if self.strategy.strategy != "race":
-            return 1
-        return max(1, sum(self._races(each) for each in estimates))
-
-    def _starts(self, call: Call, order: _AskingOrder) -> tuple[AttemptSchedule, AttemptErrors]:
-        """Return the schedule of the attempts, and the place for their errors."""
-        now, estimates = asyncio.get_running_loop().time(), order.estimates
-        awaited_until = call.awaited_until
-        hedge_after_s, waste_usd = None, 0.0
-        if self.strategy.strategy == "hedge" and estimates:
-            earned_usd, waste_usd = hedge_usd(*estimates[:2])
-            self.extra.earn(earned_usd)
-            hedge_after_s = hedge_delay_s(
-                estimates,
-                extra_calls=self.strategy.extra_calls,
-                floor_s=self.strategy.hedge_floor_s,
-                deadline_in_s=None if awaited_until is None else awaited_until - now,
-            )
-        schedule = AttemptSchedule(
-            order.members,
-            AttemptRules(self.strategy.retries, self._racing_count(estimates), hedge_after_s),
-            now,
-            may_retry=lambda none_left: self._may_retry(call, none_left=none_left),
-            may_hedge=lambda: self.extra.spend(waste_usd),
-            draw=self.draw,
-            deadline=awaited_until,
-            contexts=dict(
-                zip(order.members, (each.context_tokens for each in estimates), strict=False)
-            ),
-        )
-        return schedule, AttemptErrors(order.members)
-
-    def _may_retry(self, call: Call, *, none_left: bool) -> bool:
-        if len(self.members) == 1 and is_sdk_retry(call):
-            return False
-        return self.retrying.spend(asyncio.get_running_loop().time(), none_left=none_left)
-
-    def _call(
-        self,
-        call: Call,
-        start: AttemptStart,
-        *,
-        apart: bool = False,
-        streamed_upstream: bool = False,
-        has_alternative: bool = False,
-    ) -> Call:
-        """Return the call for a member: the same object, if nothing changes."""
-        first = start.role is AttemptRole.FIRST
-        special = start.ignore_breaker or start.queues_until is not None
-        if first and not apart and not (special or has_alternative):
-            return call
-        return msgspec.structs.replace(
-            call,
-            role=call.role if first else start.role,
-            log=call.log.branch() if apart else call.log,
-            contested=call.contested or (apart and self.strategy.strategy == "race"),
-            streamed_upstream=call.streamed_upstream or streamed_upstream,
-            has_alternative=call.has_alternative or has_alternative,
-            ignore_breaker=call.ignore_breaker or start.ignore_breaker,
-            queues_until=start.queues_until,
-        )
-
-
 @dataclass(eq=False, repr=False)
 class CallTask:
     """Sends a call and closes its reply in one task, while another task reads the answer.
@@ -501,9 +585,12 @@ class CallTask:
     reply: Reply | None = None
     error: Exception | None = None
     _known: asyncio.Event = field(default_factory=asyncio.Event)
+    """``reply`` or ``error`` is known."""
     _released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nobody reads the reply any more, so the task may close it."""
     _cancelled: bool = False
     _closing: Closing | None = None
+    """Closes the upstream's reply."""
 
     def __post_init__(self, upstream: Upstream) -> None:
         self._task: asyncio.Task[None] | None = asyncio.create_task(  # noqa: TID251 - its maker owns it, and awaits its end
@@ -541,6 +628,7 @@ class CallTask:
             await asyncio.wait((self._task,))
 
     async def _keep(self, upstream: Upstream) -> None:
+        """Send the call, keep its reply until it is released or the task is cancelled, close it."""
         try:
             reply = await upstream.send(self.call)
             self._closing = reply.aclose
@@ -596,53 +684,3 @@ async def close_calls(
                 break
     if cancelled is not None:
         raise cancelled
-
-
-@dataclass(eq=False, repr=False)
-class RelayedInTurn(_Group):
-    """Asks upstreams of one dialect in their order, whatever the strategy of the route.
-
-    No upstream is asked twice, and no two at the same time, because a relayed call may create
-    something. The next upstream is asked if one fails before its answer has begun
-    (``failures.fails_relayed``) and the whole body of the request is still in memory. Upstreams
-    that fail at present are asked last. ``draw`` returns random numbers in [0, 1).
-    """
-
-    _: KW_ONLY
-    draw: Callable[[], float]
-
-    def estimate(self, call: Call) -> RoutingEstimate:
-        """Return the estimate of the upstream that would be asked first."""
-        members = self._ordered(call)
-        if not members:
-            return RoutingEstimate(name=self.name, ready=False)
-        return msgspec.structs.replace(members[0].estimate(call), name=self.name)
-
-    async def send(self, call: Call) -> Reply:
-        """Send the call, and wait for an answer to begin. Raises UpstreamError if all fail."""
-        members = deque((each, False) for each in self._ordered(call))
-        if not members:
-            raise UpstreamUnavailable("no upstream is left to ask")
-        errors, role, place = AttemptErrors(range(2 * len(members))), call.role, 0
-        while members and (call.upload is None or call.upload.whole):
-            member, insists = members.popleft()
-            try:
-                return await member.send(
-                    msgspec.structs.replace(call, role=role, ignore_breaker=insists)
-                )
-            except UpstreamUnavailable as error:
-                errors.add(place, error, blames_caller=False)
-                if not (error.limited or insists):
-                    members.append((member, True))
-            except UpstreamError as error:
-                errors.add(place, error, blames_caller=False)
-                role = AttemptRole.FALLBACK
-            place += 1
-        raise errors.most_useful()
-
-    def _ordered(self, call: Call) -> list[Candidate]:
-        members = [each for each in self.members if not each.names <= call.avoid]
-        if len(members) < 2:
-            return members
-        estimates = [each.estimate(call) for each in members]
-        return [members[place] for place in as_given(estimates, draw=self.draw)]

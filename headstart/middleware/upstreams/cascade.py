@@ -1,7 +1,21 @@
 """Cascade: a cheap, fast model writes a draft; a strong model answers if the draft does not pass.
 
-The judges are pure functions (``policies.drafts``). ``JudgePanel`` calls them, and learns which
-share of the drafts with a score is good.
+1. ``Cascade.send`` chooses the order in which the two models are asked (``CascadeOrder``).
+2. ``CascadeRun`` makes the calls of one request. It reads the draft to its end before the client
+   gets anything, because only a whole answer can be judged.
+3. The ``JudgePanel`` judges the draft. A judge may veto it, for example because the draft refuses
+   to answer. Otherwise a score, such as the log-probabilities of its tokens, must be high enough.
+4. A draft that passes is the answer, byte for byte. Otherwise the strong model answers, and its
+   answer is passed on as it comes.
+5. The panel compares a scored draft with the strong model's answer, if there is one. So it learns
+   which scores good drafts have (``Calibration``).
+
+For example, the strategy asks for a confidence of 0.8. The first draft has a score with which 95 %
+of the drafts were good: the client gets it, marked ``cascade:fast``. The next draft has a score
+with which 60 % were good: the strong model is asked, and its answer is marked ``cascade:slow``. If
+the strong model fails, the client gets the doubtful draft after all, marked ``cascade:draft``.
+
+The judges are pure functions (``policies/drafts.py``).
 """
 
 from __future__ import annotations
@@ -54,99 +68,7 @@ if TYPE_CHECKING:
 
     _Teach: TypeAlias = Callable[[Completion], Awaitable[None]]
 
-
 _IDENTITY = (b"accept-encoding", b"identity")
-
-
-class Draft(NamedTuple):
-    """An answer that was read to its end."""
-
-    reply: Reply
-    pieces: Sequence[Piece]
-    answer: Completion | None
-    """The decoded answer, or None if it cannot be read, for example because it is compressed."""
-
-
-async def read_draft(reply: Reply, now: float) -> Draft:
-    """Read a draft to its end. ``now`` is in Unix seconds.
-
-    Raises UpstreamError, also if the draft is too long to be kept.
-    """
-    pieces, is_whole = await read_up_to(reply, HELD_BYTES)
-    if not is_whole:
-        raise UpstreamProtocolError(f"the draft of upstream {reply.upstream} is too long")
-    return Draft(reply, pieces, finished_answer(reply.transcript, now))
-
-
-def finished_answer(transcript: Transcript, now: float) -> Completion | None:
-    """Return the answer of a body that has ended, or None if the answer is not whole.
-
-    It is whole after its terminal event, or if each choice has its finish reason.
-    """
-    if transcript.finished and not transcript.ended:
-        transcript.feed((Ended(),))
-    return transcript.completion(now)
-
-
-def _add_mark(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
-    """Note in the transforms of an answer which model gave it."""
-    reply.transforms = (*reply.transforms, mark)
-    reply.storable = reply.storable and storable
-    return reply
-
-
-async def _yield_draft(draft: Draft, after: Callable[[], Awaitable[None]]) -> AsyncGenerator[Piece]:
-    """Yield a draft unchanged, byte for byte. ``after`` is awaited at its end."""
-    for piece in draft.pieces:
-        yield piece
-    await after()
-
-
-def readable(call: Call) -> Call:
-    """Return a call that asks for an uncompressed answer, so that the answer can be judged."""
-    kept = tuple(pair for pair in call.headers if pair[0] != _IDENTITY[0])
-    return msgspec.structs.replace(call, headers=(*kept, _IDENTITY))
-
-
-def asking_logprobs(call: Call, field: str) -> Call:
-    """Return a call that asks for log-probabilities, in a boolean field of its dialect."""
-    request = call.request
-    assert request is not None
-    body = msgspec.json.decode(call.body, type=dict[str, msgspec.Raw])
-    body[field] = msgspec.Raw(b"true")
-    asked = msgspec.structs.replace(
-        request, document={**request.document, field: True}, logprobs=True
-    )
-    return msgspec.structs.replace(call, body=msgspec.json.encode(body), request=asked)
-
-
-def strip_logprobs(draft: Draft, call: Call, dialect: Dialect) -> Draft:
-    """Return a draft rewritten without log-probabilities that the caller did not ask for."""
-    answer, request = draft.answer, call.request
-    events = tuple(
-        event
-        for piece in draft.pieces
-        for event in piece.events
-        if not isinstance(event, LogprobsDelta)
-    )
-    if answer is None or request is None:
-        return draft
-    plain = without_logprobs(answer)
-    ids = (event.id for event in events if isinstance(event, Started))
-    id = next((each for each in ids if each), None) or dialect.new_id()
-    if request.stream:
-        rendered = dialect.render(plain)
-        echo = None if dialect.echo is None else dialect.echo(request.document)
-        data = rendered.sse(id, plain.created, echo, include_usage=request.include_usage)
-    else:
-        data = dialect.write_body(plain, id, plain.created)
-    reply, piece = _add_mark(draft.reply, "logprobs"), Piece(data, events)
-    reply.headers = tuple([pair for pair in reply.headers if pair[0] != b"content-length"])
-    reply.transcript = Transcript()
-    reply.transcript.add(piece)
-    return Draft(reply, (piece,), plain)
-
-
 _FAST, _SLOW = 0, 1
 _CHECKED_WEIGHT = 5.0
 """The weight of a checked draft that is accepted, or whose prompt is hard.
@@ -156,6 +78,12 @@ drafts or more. But with a weight of 50, one draft would outweigh all earlier on
 (``docs/cascade.md``).
 """
 FAST_MARK, SLOW_MARK, DRAFT_MARK = "cascade:fast", "cascade:slow", "cascade:draft"
+_SCORING = frozenset({"logprob", "prompt", "agreement"})
+"""Judges that give scores. The other ones only veto."""
+_DOUBTS = ("unsure", "unjudged")
+"""Reasons to reject a draft that is only doubtful, and no known fault."""
+_VERSION = 1
+"""The version of the saved state of a panel."""
 
 
 class CascadeOrder(Enum):
@@ -169,249 +97,6 @@ class CascadeOrder(Enum):
     """The strong model is asked first, and a draft only if it fails."""
     CHECK = "check"
     """The strong model answers. The draft is compared with its answer, to learn from it."""
-
-
-@dataclass(eq=False, repr=False)
-class CascadeRun:
-    """Makes the calls of one request, each in a task of its own."""
-
-    cascade: Cascade
-    call: Call
-    dialect: Dialect
-    order: CascadeOrder
-    _errors: AttemptErrors = field(default_factory=lambda: AttemptErrors((_SLOW, _FAST)))
-    _tasks: list[CallTask] = field(default_factory=list)
-    _draft: CallTask | None = None
-    _second: CallTask | None = None
-    _slow: CallTask | None = None
-    _served: CallTask | None = None
-
-    def __post_init__(self) -> None:
-        assert self.call.request is not None
-        self._request = self.call.request
-
-    @property
-    def escalated(self) -> bool:
-        """Whether the strong model answers."""
-        return self._served is not None and self._served is self._slow
-
-    async def answer(self) -> Reply:
-        """Ask, judge and return the answer. If no model answers, raises the most useful error."""
-        if self.order is not CascadeOrder.HARD:
-            self._ask_fast(AttemptRole.DRAFT)
-        if self.order is not CascadeOrder.DRAFT:
-            self._ask_slow(AttemptRole.ESCALATION)
-        if self.order in (CascadeOrder.HARD, CascadeOrder.CHECK):
-            reply = await self._slow_reply(AttemptRole.ESCALATION)
-            if reply is not None:
-                return self._live(reply, self._check if self.order is CascadeOrder.CHECK else None)
-            if self.order is CascadeOrder.HARD:
-                self._ask_fast(AttemptRole.FALLBACK)
-        draft = await self._read_draft()
-        if draft is None:
-            reply = await self._slow_reply(AttemptRole.FALLBACK)
-            if reply is None:
-                raise self._errors.most_useful()
-            return self._live(reply)
-        second = await self._read_second()
-        verdict = await self.cascade.panel.judge_draft(self._request, draft.answer, second)
-        if verdict.decision.accept:
-            return self._serve(draft, FAST_MARK)
-        return await self._escalate(draft, verdict)
-
-    async def _escalate(self, draft: Draft, verdict: DraftVerdict) -> Reply:
-        async def teach(strong: Completion) -> None:
-            self.cascade.panel.learn(self._request, draft.answer, verdict, strong)
-
-        assert self._draft is not None
-        passes = False
-        try:
-            reply = await self._slow_reply(AttemptRole.ESCALATION)
-            if reply is not None:
-                return self._live(reply, teach)
-            passes = verdict.soft
-        finally:
-            if not passes:
-                self._set_outcome(self._draft, AttemptOutcome.REJECTED)
-        if passes:
-            # Others must not get it, because they may get the strong model's answer.
-            return self._serve(draft, DRAFT_MARK, storable=False)
-        raise self._errors.most_useful()
-
-    async def close(self, error: BaseException | None = None) -> None:
-        """Close the served call, abort all others, and wait for the end of all."""
-        try:
-            await close_calls(self._tasks, self._served, error)
-        finally:
-            self._set_outcomes_of_others()
-
-    # --- asking --------------------------------------------------------------------------
-
-    def _ask_fast(self, role: AttemptRole) -> None:
-        call = readable(self.call)
-        field = self.dialect.logprobs_field
-        if field is not None and self._may_ask_logprobs():
-            call = asking_logprobs(call, field)
-        self._draft = self._ask(self.cascade.fast, call, role, whole=True)
-        if self.cascade.panel.compares and role is AttemptRole.DRAFT:
-            self._second = self._ask(self.cascade.fast, call, AttemptRole.JUDGE, whole=True)
-
-    def _asks_logprobs(self, task: CallTask) -> bool:
-        """Tell whether a call asks for log-probabilities that its client did not ask for."""
-        return task.call.request is not self._request
-
-    def _may_ask_logprobs(self) -> bool:
-        request = self._request
-        return (
-            self.cascade.panel.reads_logprobs
-            and self.call.editable
-            and not request.logprobs
-            and request.model not in self.cascade.refusing_logprobs
-        )
-
-    def _ask_slow(self, role: AttemptRole) -> None:
-        # A stream can be stopped early. This helps only if a draft, which may win, is under way.
-        streamed = (
-            self.order is CascadeOrder.BOTH and self.call.editable and not self._request.stream
-        )
-        call = msgspec.structs.replace(
-            self.call, streamed_upstream=self.call.streamed_upstream or streamed
-        )
-        self._slow = self._ask(self.cascade.slow, call, role)
-
-    def _ask(
-        self, member: Candidate, call: Call, role: AttemptRole, *, whole: bool = False
-    ) -> CallTask:
-        asked = msgspec.structs.replace(call, role=role, log=call.log.branch())
-        # A whole draft is closed as soon as it was read.
-        changed = CallTask.release if whole else None
-        self._tasks.append(CallTask(member, asked, changed, whole=whole))
-        return self._tasks[-1]
-
-    # --- reading -------------------------------------------------------------------------
-
-    async def _slow_reply(self, role: AttemptRole) -> Reply | None:
-        """Return the strong model's answer at its first content, or None if it failed."""
-        if self._slow is None:
-            self._ask_slow(role)
-        assert self._slow is not None
-        try:
-            return await self._slow.answer()
-        except HeadstartError as error:
-            self._note_error(_SLOW, error)
-            return None
-
-    async def _read_draft(self) -> Draft | None:
-        """Return the whole draft, or None if it failed."""
-        assert self._draft is not None
-        try:
-            return await read_draft(await self._draft.answer(), self.cascade.clock())
-        except HeadstartError as error:
-            refused = isinstance(error, UpstreamRefused) and error.status in (400, 422)
-            if self._asks_logprobs(self._draft) and (refused or isinstance(error, InvalidRequest)):
-                # The model may refuse the field that we added.
-                self.cascade.refusing_logprobs.add(self._request.model)
-                self._ask_fast(AttemptRole(self._draft.call.role))
-                return await self._read_draft()
-            self._note_error(_FAST, error)
-            return None
-
-    async def _read_second(self) -> Completion | None:
-        """Return the second draft, with which the first is compared, or None."""
-        if self._second is None:
-            return None
-        try:
-            second = await read_draft(await self._second.answer(), self.cascade.clock())
-        except HeadstartError:
-            return None
-        return second.answer
-
-    def _note_error(self, member: int, error: HeadstartError) -> None:
-        failure = classify_failure(error, self.cascade.clock())
-        blames_caller = not (failure.fail_over or failure.retry_here)
-        self._errors.add(member, error, blames_caller=blames_caller)
-
-    # --- answering -----------------------------------------------------------------------
-
-    def _serve(self, draft: Draft, mark: str, *, storable: bool = True) -> Reply:
-        """Answer with a draft, and cancel the strong model's call."""
-        assert self._draft is not None
-        self._serve_only(self._draft)
-        if self._asks_logprobs(self._draft):
-            draft = strip_logprobs(draft, self.call, self.dialect)
-        reply = _add_mark(draft.reply, mark, storable=storable)
-        # The request is booked when its answer ends, so the other calls have to end before that.
-        reply.filter(_yield_draft(draft, self._give_up_others))
-        reply.closing = self.close
-        return reply
-
-    def _live(self, reply: Reply, teach: _Teach | None = None) -> Reply:
-        """Answer with the strong model's stream. At its end, ``teach`` learns from it."""
-        assert self._slow is not None
-        if self.order is CascadeOrder.CHECK:
-            self._served = self._slow
-        else:
-            self._serve_only(self._slow)
-        _add_mark(self._slow.hand_on(self.close), SLOW_MARK)
-        if teach is not None and self.cascade.panel.scores:
-            reply.filter(self._teach_after(reply, reply.pieces, teach))
-        return reply
-
-    def _serve_only(self, task: CallTask) -> None:
-        """Let this call answer, and cancel all others."""
-        self._served = task
-        self._set_outcomes_of_others()
-        for other in self._others:
-            other.cancel()
-
-    async def _teach_after(
-        self, reply: Reply, pieces: AsyncIterator[Piece], teach: _Teach
-    ) -> AsyncGenerator[Piece]:
-        async for piece in pieces:
-            yield piece
-        strong = finished_answer(reply.transcript, self.cascade.clock())
-        if strong is not None:
-            await teach(strong)
-
-    async def _check(self, strong: Completion) -> None:
-        """Compare the draft of a checked call with the strong answer, if the draft came first."""
-        self._set_outcomes_of_others()
-        if not all(each.reply is not None for each in self._others):
-            await self._give_up_others()
-            return
-        draft, second = await self._read_draft(), await self._read_second()
-        if draft is None:
-            return
-        panel = self.cascade.panel
-        hard = panel.finds_hard(self._request)
-        verdict = await panel.judge_draft(self._request, draft.answer, second)
-        rare = hard or verdict.decision.accept
-        weight = _CHECKED_WEIGHT if rare else 1.0
-        panel.learn(self._request, draft.answer, verdict, strong, weight=weight)
-
-    @property
-    def _others(self) -> list[CallTask]:
-        return [task for task in self._tasks if task is not self._served]
-
-    async def _give_up_others(self) -> None:
-        for task in self._others:
-            task.cancel()
-            await task.ended()
-
-    def _set_outcomes_of_others(self) -> None:
-        """Set the outcome of each call whose answer the client does not get."""
-        for task in self._others:
-            if self._served is None:
-                outcome = AttemptOutcome.ABANDONED
-            elif task is self._draft:
-                outcome = AttemptOutcome.REJECTED
-            else:
-                outcome = AttemptOutcome.LOST
-            self._set_outcome(task, outcome)
-
-    def _set_outcome(self, task: CallTask, outcome: AttemptOutcome) -> None:
-        if task.call.log.ruling is None:
-            task.call.log.rule(outcome)
 
 
 @dataclass(eq=False, repr=False)
@@ -530,9 +215,361 @@ def _sum(one: float | None, other: float | None, share: float) -> float | None:
     return None if one is None or other is None else one + share * other
 
 
-_SCORING = frozenset({"logprob", "prompt", "agreement"})
-_SOFT = ("unsure", "unjudged")
-_VERSION = 1
+# --- one request ----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False)
+class CascadeRun:
+    """Makes the calls of one request, each in a task of its own."""
+
+    cascade: Cascade
+    call: Call
+    dialect: Dialect
+    order: CascadeOrder
+    _errors: AttemptErrors = field(default_factory=lambda: AttemptErrors((_SLOW, _FAST)))
+    _tasks: list[CallTask] = field(default_factory=list)
+    _draft: CallTask | None = None
+    _second: CallTask | None = None
+    """A second draft of the same model, with which the first one is compared."""
+    _slow: CallTask | None = None
+    _served: CallTask | None = None
+    """The call whose answer the client gets."""
+
+    def __post_init__(self) -> None:
+        assert self.call.request is not None
+        self._request = self.call.request
+
+    @property
+    def escalated(self) -> bool:
+        """Whether the strong model answers."""
+        return self._served is not None and self._served is self._slow
+
+    async def answer(self) -> Reply:
+        """Ask, judge and return the answer. If no model answers, raises the most useful error."""
+        order = self.order
+        if order is not CascadeOrder.HARD:
+            self._ask_fast(AttemptRole.DRAFT)
+        if order is not CascadeOrder.DRAFT:
+            self._ask_slow(AttemptRole.ESCALATION)
+
+        # In these orders the strong model answers, unless it fails.
+        if order in (CascadeOrder.HARD, CascadeOrder.CHECK):
+            reply = await self._slow_reply(AttemptRole.ESCALATION)
+            if reply is not None:
+                return self._live(reply, self._check if order is CascadeOrder.CHECK else None)
+            if order is CascadeOrder.HARD:
+                self._ask_fast(AttemptRole.FALLBACK)
+
+        draft = await self._read_draft()
+        if draft is None:  # the fast model failed
+            reply = await self._slow_reply(AttemptRole.FALLBACK)
+            if reply is None:
+                raise self._errors.most_useful()
+            return self._live(reply)
+        second = await self._read_second()
+        verdict = await self.cascade.panel.judge_draft(self._request, draft.answer, second)
+        if verdict.decision.accept:
+            return self._serve(draft, FAST_MARK)
+        return await self._escalate(draft, verdict)
+
+    async def _escalate(self, draft: Draft, verdict: DraftVerdict) -> Reply:
+        """Ask the strong model, because the draft was rejected. The panel learns from its answer.
+
+        If the strong model fails, too, a draft that is only doubtful is the answer.
+        """
+
+        async def teach(strong: Completion) -> None:
+            self.cascade.panel.learn(self._request, draft.answer, verdict, strong)
+
+        assert self._draft is not None
+        serves_draft = False
+        try:
+            reply = await self._slow_reply(AttemptRole.ESCALATION)
+            if reply is not None:
+                return self._live(reply, teach)
+            serves_draft = verdict.only_doubtful
+        finally:
+            if not serves_draft:  # also if the client leaves while the strong model is asked
+                self._set_outcome(self._draft, AttemptOutcome.REJECTED)
+        if serves_draft:
+            # Others must not get it, because they may get the strong model's answer.
+            return self._serve(draft, DRAFT_MARK, storable=False)
+        raise self._errors.most_useful()
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """Close the served call, abort all others, and wait for the end of all."""
+        try:
+            await close_calls(self._tasks, self._served, error)
+        finally:
+            self._set_outcomes_of_others()
+
+    # --- asking --------------------------------------------------------------------------
+
+    def _ask_fast(self, role: AttemptRole) -> None:
+        call = readable(self.call)
+        field = self.dialect.logprobs_field
+        if field is not None and self._may_ask_logprobs():
+            call = asking_logprobs(call, field)
+        self._draft = self._ask(self.cascade.fast, call, role, whole=True)
+        if self.cascade.panel.compares and role is AttemptRole.DRAFT:
+            self._second = self._ask(self.cascade.fast, call, AttemptRole.JUDGE, whole=True)
+
+    def _asks_logprobs(self, task: CallTask) -> bool:
+        """Tell whether a call asks for log-probabilities that its client did not ask for."""
+        return task.call.request is not self._request
+
+    def _may_ask_logprobs(self) -> bool:
+        request = self._request
+        return (
+            self.cascade.panel.reads_logprobs
+            and self.call.editable
+            and not request.logprobs
+            and request.model not in self.cascade.refusing_logprobs
+        )
+
+    def _ask_slow(self, role: AttemptRole) -> None:
+        # A stream can be stopped early. This helps only if a draft, which may win, is under way.
+        draft_may_win = self.order is CascadeOrder.BOTH
+        streamed = draft_may_win and self.call.editable and not self._request.stream
+        call = msgspec.structs.replace(
+            self.call, streamed_upstream=self.call.streamed_upstream or streamed
+        )
+        self._slow = self._ask(self.cascade.slow, call, role)
+
+    def _ask(
+        self, member: Candidate, call: Call, role: AttemptRole, *, whole: bool = False
+    ) -> CallTask:
+        asked = msgspec.structs.replace(call, role=role, log=call.log.branch())
+        # A whole draft is closed as soon as it was read.
+        changed = CallTask.release if whole else None
+        self._tasks.append(CallTask(member, asked, changed, whole=whole))
+        return self._tasks[-1]
+
+    # --- reading -------------------------------------------------------------------------
+
+    async def _slow_reply(self, role: AttemptRole) -> Reply | None:
+        """Return the strong model's answer at its first content, or None if it failed."""
+        if self._slow is None:
+            self._ask_slow(role)
+        assert self._slow is not None
+        try:
+            return await self._slow.answer()
+        except HeadstartError as error:
+            self._note_error(_SLOW, error)
+            return None
+
+    async def _read_draft(self) -> Draft | None:
+        """Return the whole draft, or None if it failed."""
+        assert self._draft is not None
+        try:
+            return await read_draft(await self._draft.answer(), self.cascade.clock())
+        except HeadstartError as error:
+            refused = isinstance(error, UpstreamRefused) and error.status in (400, 422)
+            if self._asks_logprobs(self._draft) and (refused or isinstance(error, InvalidRequest)):
+                # The model may refuse the field that we added.
+                self.cascade.refusing_logprobs.add(self._request.model)
+                self._ask_fast(AttemptRole(self._draft.call.role))
+                return await self._read_draft()
+            self._note_error(_FAST, error)
+            return None
+
+    async def _read_second(self) -> Completion | None:
+        """Return the second draft, with which the first is compared, or None."""
+        if self._second is None:
+            return None
+        try:
+            second = await read_draft(await self._second.answer(), self.cascade.clock())
+        except HeadstartError:
+            return None
+        return second.answer
+
+    def _note_error(self, member: int, error: HeadstartError) -> None:
+        failure = classify_failure(error, self.cascade.clock())
+        blames_caller = not (failure.fail_over or failure.retry_here)
+        self._errors.add(member, error, blames_caller=blames_caller)
+
+    # --- answering -----------------------------------------------------------------------
+
+    def _serve(self, draft: Draft, mark: str, *, storable: bool = True) -> Reply:
+        """Answer with a draft, and cancel the strong model's call."""
+        assert self._draft is not None
+        self._serve_only(self._draft)
+        if self._asks_logprobs(self._draft):
+            draft = strip_logprobs(draft, self.call, self.dialect)
+        reply = _add_mark(draft.reply, mark, storable=storable)
+        # The request is booked when its answer ends, so the other calls have to end before that.
+        reply.filter(_yield_draft(draft, self._give_up_others))
+        reply.closing = self.close
+        return reply
+
+    def _live(self, reply: Reply, teach: _Teach | None = None) -> Reply:
+        """Answer with the strong model's stream. At its end, ``teach`` learns from it."""
+        assert self._slow is not None
+        if self.order is CascadeOrder.CHECK:
+            self._served = self._slow
+        else:
+            self._serve_only(self._slow)
+        _add_mark(self._slow.hand_on(self.close), SLOW_MARK)
+        if teach is not None and self.cascade.panel.scores:
+            reply.filter(self._teach_after(reply, reply.pieces, teach))
+        return reply
+
+    def _serve_only(self, task: CallTask) -> None:
+        """Let this call answer, and cancel all others."""
+        self._served = task
+        self._set_outcomes_of_others()
+        for other in self._others:
+            other.cancel()
+
+    async def _teach_after(
+        self, reply: Reply, pieces: AsyncIterator[Piece], teach: _Teach
+    ) -> AsyncGenerator[Piece]:
+        async for piece in pieces:
+            yield piece
+        strong = finished_answer(reply.transcript, self.cascade.clock())
+        if strong is not None:
+            await teach(strong)
+
+    async def _check(self, strong: Completion) -> None:
+        """Compare the draft of a checked call with the strong answer, if the draft came first."""
+        self._set_outcomes_of_others()
+        if not all(each.reply is not None for each in self._others):
+            await self._give_up_others()
+            return
+        draft, second = await self._read_draft(), await self._read_second()
+        if draft is None:
+            return
+        panel = self.cascade.panel
+        hard = panel.finds_hard(self._request)
+        verdict = await panel.judge_draft(self._request, draft.answer, second)
+        compared_only_here = hard or verdict.decision.accept
+        weight = _CHECKED_WEIGHT if compared_only_here else 1.0
+        panel.learn(self._request, draft.answer, verdict, strong, weight=weight)
+
+    @property
+    def _others(self) -> list[CallTask]:
+        return [task for task in self._tasks if task is not self._served]
+
+    async def _give_up_others(self) -> None:
+        for task in self._others:
+            task.cancel()
+            await task.ended()
+
+    def _set_outcomes_of_others(self) -> None:
+        """Set the outcome of each call whose answer the client does not get."""
+        for task in self._others:
+            if self._served is None:
+                outcome = AttemptOutcome.ABANDONED
+            elif task is self._draft:
+                outcome = AttemptOutcome.REJECTED
+            else:
+                outcome = AttemptOutcome.LOST
+            self._set_outcome(task, outcome)
+
+    def _set_outcome(self, task: CallTask, outcome: AttemptOutcome) -> None:
+        if task.call.log.ruling is None:
+            task.call.log.rule(outcome)
+
+
+# --- drafts ---------------------------------------------------------------------------------------
+
+
+class Draft(NamedTuple):
+    """An answer that was read to its end."""
+
+    reply: Reply
+    pieces: Sequence[Piece]
+    answer: Completion | None
+    """The decoded answer, or None if it cannot be read, for example because it is compressed."""
+
+
+async def read_draft(reply: Reply, now: float) -> Draft:
+    """Read a draft to its end. ``now`` is in Unix seconds.
+
+    Raises UpstreamError, also if the draft is too long to be kept.
+    """
+    pieces, is_whole = await read_up_to(reply, HELD_BYTES)
+    if not is_whole:
+        raise UpstreamProtocolError(f"the draft of upstream {reply.upstream} is too long")
+    return Draft(reply, pieces, finished_answer(reply.transcript, now))
+
+
+def finished_answer(transcript: Transcript, now: float) -> Completion | None:
+    """Return the answer of a body that has ended, or None if the answer is not whole.
+
+    It is whole after its terminal event, or if each choice has its finish reason.
+    """
+    if transcript.finished and not transcript.ended:
+        transcript.feed((Ended(),))
+    return transcript.completion(now)
+
+
+def _add_mark(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
+    """Note in the transforms of an answer which model gave it."""
+    reply.transforms = (*reply.transforms, mark)
+    reply.storable = reply.storable and storable
+    return reply
+
+
+async def _yield_draft(draft: Draft, after: Callable[[], Awaitable[None]]) -> AsyncGenerator[Piece]:
+    """Yield a draft unchanged, byte for byte. ``after`` is awaited at its end."""
+    for piece in draft.pieces:
+        yield piece
+    await after()
+
+
+def readable(call: Call) -> Call:
+    """Return a call that asks for an uncompressed answer, so that the answer can be judged."""
+    kept = tuple(pair for pair in call.headers if pair[0] != _IDENTITY[0])
+    return msgspec.structs.replace(call, headers=(*kept, _IDENTITY))
+
+
+def asking_logprobs(call: Call, field: str) -> Call:
+    """Return a call that asks for log-probabilities, in a boolean field of its dialect."""
+    request = call.request
+    assert request is not None
+    body = msgspec.json.decode(call.body, type=dict[str, msgspec.Raw])
+    body[field] = msgspec.Raw(b"true")
+    asked = msgspec.structs.replace(
+        request, document={**request.document, field: True}, logprobs=True
+    )
+    return msgspec.structs.replace(call, body=msgspec.json.encode(body), request=asked)
+
+
+def strip_logprobs(draft: Draft, call: Call, dialect: Dialect) -> Draft:
+    """Return a draft rewritten without log-probabilities that the caller did not ask for."""
+    answer, request = draft.answer, call.request
+    events = tuple(
+        event
+        for piece in draft.pieces
+        for event in piece.events
+        if not isinstance(event, LogprobsDelta)
+    )
+    if answer is None or request is None:
+        return draft
+    plain = without_logprobs(answer)
+    ids = (event.id for event in events if isinstance(event, Started))
+    id = next((each for each in ids if each), None) or dialect.new_id()
+    if request.stream:
+        rendered = dialect.render(plain)
+        echo = None if dialect.echo is None else dialect.echo(request.document)
+        data = rendered.sse(id, plain.created, echo, include_usage=request.include_usage)
+    else:
+        data = dialect.write_body(plain, id, plain.created)
+    reply, piece = _add_mark(draft.reply, "logprobs"), Piece(data, events)
+    reply.headers = tuple([pair for pair in reply.headers if pair[0] != b"content-length"])
+    reply.transcript = Transcript()
+    reply.transcript.add(piece)
+    return Draft(reply, (piece,), plain)
+
+
+def without_logprobs(answer: Completion) -> Completion:
+    """Return an answer without log-probabilities."""
+    choices = tuple(msgspec.structs.replace(each, logprobs=None) for each in answer.choices)
+    return msgspec.structs.replace(answer, choices=choices)
+
+
+# --- judges ---------------------------------------------------------------------------------------
 
 
 class DraftVerdict(NamedTuple):
@@ -542,9 +579,9 @@ class DraftVerdict(NamedTuple):
     score: Score | None
 
     @property
-    def soft(self) -> bool:
-        """Whether the draft is only doubtful, so that it is better than no answer."""
-        return self.decision.reason in _SOFT
+    def only_doubtful(self) -> bool:
+        """Whether the draft has no known fault, so that it is better than no answer."""
+        return self.decision.reason in _DOUBTS
 
 
 class _SavedCalibrations(msgspec.Struct, frozen=True):
@@ -663,14 +700,15 @@ class JudgePanel:
             return DraftVerdict(DraftDecision(accept=False, reason="unjudged"), None)
         names = self._names
         veto = veto_draft(request, draft, refusals="refusal" in names, formats="format" in names)
-        said, own = await self._ask_own(request, draft) if veto is None else (None, None)
-        veto = veto or said
+        own_score = None
+        if veto is None:
+            veto, own_score = await self._ask_own(request, draft)
         if veto is not None:
             return DraftVerdict(DraftDecision(accept=False, reason=veto), None)
-        if own is None and not names & _SCORING:
+        if own_score is None and not names & _SCORING:
             return DraftVerdict(DraftDecision(accept=True, reason="passed"), None)
         read = draft if self.reads_logprobs else without_logprobs(draft)
-        score = own or score_draft(request, read, second)
+        score = own_score or score_draft(request, read, second)
         calibration = None if score is None else self._scores[score.basis]
         return DraftVerdict(decide_draft(score, calibration, self._min_confidence), score)
 
@@ -694,9 +732,3 @@ class JudgePanel:
             if said is not True:
                 values.append(value)
         return None, Score(basis=ScoreBasis.CALLER, value=min(values)) if values else None
-
-
-def without_logprobs(answer: Completion) -> Completion:
-    """Return an answer without log-probabilities."""
-    choices = tuple(msgspec.structs.replace(each, logprobs=None) for each in answer.choices)
-    return msgspec.structs.replace(answer, choices=choices)
