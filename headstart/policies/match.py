@@ -1,21 +1,22 @@
 """Match policies decide whether the answer of a similar prompt may be served.
 
-The static policy asks for a similarity threshold. The verified policy applies the learned rule of a
-domain. In both, guards veto.
+The lookup asks a policy about a stored prompt, in these steps:
 
-**Conversations.** Two histories must mean the same for the last question. Turns that are equal
-except for case, spaces and punctuation are ignored. For the other turns these rules hold:
+1. **Guards** (``guards/``) compare the two prompts, and the first one that fires is the veto:
+   "negation" for "cancel my card" and "do not cancel my card" (``GuardedMatch.veto``).
+2. **Histories**, if the prompts end conversations, must mean the same for the last question
+   (``compare_histories``, in the section on conversations).
+3. **The rule** decides about a pair without a veto. ``StaticMatch`` asks for a similarity.
+   ``VerifiedMatch`` applies what was learned from the labels of a domain. Until there are enough
+   labels, it asks for a high similarity; for two prompts with the same words a lower one is enough
+   (``has_same_words``).
 
-- A number, date or name must not have been replaced by another one, and a number or date must not
-  be in only one history.
-- A user turn must not be an edited version of a turn in the other history if a guard vetoes the
-  two.
-- A refusal, a correction or a reported action must not be in only one history.
-- Each history must be contained in the other (with ``additions``: one in the other). That is, each
-  of its user turns has only words that the other user used, too, or means the same as a turn of the
-  other. Whether turns mean the same, only the encoder can tell (``HistoryComparison.unmatched``).
+For example, the stored prompt "how do I open an account" has a similarity of 0.91 to "Hi, how do I
+open an account please?". No guard fires. A domain without labels may ask for 0.98. But the words are
+the same, so 0.85 is enough: the verdict serves the answer, by ``Rule.SAME_WORDS``.
 
-**Vetoes of people** stop the match by meaning for questions and entries.
+Before these steps, the **vetoes of people** stop questions and entries whose answer a person has
+called wrong (``Vetoes``).
 """
 
 from __future__ import annotations
@@ -67,6 +68,302 @@ if TYPE_CHECKING:
 
     TurnParser: TypeAlias = Callable[[str], Parse]
 
+LEAST_SIMILARITY = 0.5
+"""The least similarity of a neighbour from which anything can be learned."""
+ADDITIONS_FROM = 0.05
+"""With this error target or a laxer one, one history may contain more than the other
+(``docs/conversations.md``)."""
+
+
+class GuardedMatch:
+    """The base of match policies with guards: the parse of a prompt, and the vetoes.
+
+    ``soft`` guards do not veto a neighbour by themselves: the policy decides. Raises ConfigError
+    for an unknown guard.
+    """
+
+    prepare = staticmethod(parse_prompt)
+    """Parses a prompt once, for all its neighbours."""
+    parse_version = f"parse-{PARSE_VERSION}"
+    pack = staticmethod(pack_parse)
+    unpack = staticmethod(unpack_parse)
+
+    def __init__(self, guards: Collection[str], soft: Collection[str] = ()) -> None:
+        unknown = sorted(set(guards) - GUARDS.keys())
+        if unknown:
+            raise ConfigError(f"cache.guards: unknown {unknown}; choose from {list(GUARDS)}")
+        enabled = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
+        self._gates = Gates()
+        self.note_encoded = self._gates.note
+        """Counts a question that was encoded, for the gate of its domain."""
+        self._guards = tuple(pair for pair in enabled if pair[0] not in soft)
+        self._soft = tuple(pair for pair in enabled if pair[0] in soft)
+
+    def veto(self, query: Parse, candidate: Parse) -> str | None:
+        """Return the first guard, of those that are not soft, that fires, or None."""
+        return _first_veto(self._guards, query, candidate)
+
+    def soft_veto(self, query: Parse, candidate: Parse) -> str | None:
+        """Return the first soft guard that fires, or None."""
+        return _first_veto(self._soft, query, candidate)
+
+    def any_veto(self, query: Parse, candidate: Parse) -> str | None:
+        """Return the first guard that fires, soft or not, or None."""
+        return self.veto(query, candidate) or self.soft_veto(query, candidate)
+
+    def hit_share(self, context: MatchContext) -> float:
+        """Return the share of hits among a domain's recently encoded questions, from 0 to 1."""
+        return self._gates.of(context).hit_share
+
+    def reworded(self, turn: Parse, counterpart: Parse) -> bool:
+        """Tell whether one turn may be a reworded version of the other: no guard vetoes them."""
+        return self.any_veto(turn, counterpart) is None
+
+
+class StaticMatch(GuardedMatch):
+    """Serves a neighbour if its similarity reaches ``threshold`` and no guard vetoes it.
+
+    ``guards`` names the guards that are on; ``threshold`` defaults to 0.90 with all guards and to
+    0.95 otherwise. Raises ConfigError for an unknown guard or a threshold outside (0, 1].
+    """
+
+    version = f"static-{PARSE_VERSION}"
+
+    def __init__(
+        self, threshold: float | None = None, guards: Collection[str] = tuple(GUARDS)
+    ) -> None:
+        super().__init__(guards)
+        if threshold is None:
+            threshold = static_threshold(guards)
+        if not 0 < threshold <= 1:
+            raise ConfigError(f"cache.threshold = {threshold}: use a similarity above 0, at most 1")
+        self.minimum = threshold
+        """A neighbour below it is never served."""
+
+    def gate(self, context: MatchContext) -> Gate:
+        """Return which questions are worth encoding."""
+        counts = self._gates.of(context)
+        least = self.minimum - MARGIN - counts.lowered
+        return Gate(least=least, share=counts.share_below(least))
+
+    def compare(
+        self,
+        one: Sequence[Turn],
+        other: Sequence[Turn],
+        max_error: float | None,  # noqa: ARG002 - a static policy promises nothing
+        tenant: str = "",
+    ) -> HistoryComparison:
+        """Compare two histories, which must contain the same facts."""
+        return compare_histories(one, other, self.any_veto, additions=False, tenant=tenant)
+
+    def judge(
+        self,
+        query: Parse,  # noqa: ARG002 - the guards have read it
+        candidate: Parse,  # noqa: ARG002
+        nearby: RankedNeighbor,
+        veto: str | None = None,
+    ) -> Verdict:
+        """Serve a neighbour that no guard vetoed and that is similar enough."""
+        similarity = nearby.neighbor.similarity
+        if veto is None and similarity < self.minimum:
+            veto = "threshold"
+        return Verdict(
+            serves=veto is None, similarity=similarity, veto=veto, threshold=self.minimum
+        )
+
+
+class VerifiedMatch(GuardedMatch):
+    """Serves the nearest neighbour that no guard vetoes, if the rule of its domain allows it.
+
+    The first neighbour without a veto is the candidate. If the rule refuses it, the caller must not
+    try the next one, because the error target holds for one candidate of each request.
+    ``domain_of`` returns the learning domain of a request. Raises ConfigError for an unknown guard.
+    """
+
+    minimum = LEAST_SIMILARITY
+
+    def __init__(
+        self,
+        error_limit: ErrorLimit,
+        domain_of: Callable[[str], Domain],
+        guards: Collection[str] = tuple(GUARDS),
+    ) -> None:
+        super().__init__(guards, SOFT_GUARDS)
+        self.error_limit = error_limit
+        self.version = version_of(guards)
+        self._domain_of = domain_of
+
+    def gate(self, context: MatchContext) -> Gate:
+        """Return which questions are worth encoding."""
+        return self._domain_of(context.domain).gate(self._gates.of(context))
+
+    def compare(
+        self,
+        one: Sequence[Turn],
+        other: Sequence[Turn],
+        max_error: float | None,
+        tenant: str = "",
+    ) -> HistoryComparison:
+        """Compare two histories. With a lax error target, one may contain more than the other."""
+        own = self.error_limit.max_error
+        additions = (own if max_error is None else min(max_error, own)) >= ADDITIONS_FROM
+        return compare_histories(one, other, self.any_veto, additions=additions, tenant=tenant)
+
+    def judge(
+        self, query: Parse, candidate: Parse, nearby: RankedNeighbor, veto: str | None = None
+    ) -> Verdict:
+        """Measure the pair and apply the rule of its domain.
+
+        The verdict always has the features.
+        """
+        domain = self._domain_of(nearby.context.domain)
+        features = measure_pair(query, candidate, nearby, domain.entry_stats, veto)
+        score = domain.score(features, nearby.neighbor.id)
+        similarity, target = nearby.neighbor.similarity, nearby.context.max_error
+        threshold = domain.threshold(target)
+        rule = domain.rule
+        same_words = (
+            veto is None
+            and has_same_words(query, candidate)
+            and self.soft_veto(query, candidate) is None
+        )
+        if same_words and similarity >= SAME_WORDS and domain.serves_same_words(target):
+            rule, threshold = Rule.SAME_WORDS, SAME_WORDS
+        elif veto is None:
+            veto = _refusal(domain, score if rule is Rule.LEARNED else similarity, threshold)
+        if veto is None and rule is Rule.COLD_START:
+            veto = self.soft_veto(query, candidate)
+            if veto is None or domain.lifts_soft_guards(target):
+                veto = _veto_unrelated(query, candidate)
+            veto = veto or _veto_doubtful(domain, score, target)
+        return Verdict(
+            serves=veto is None,
+            similarity=similarity,
+            veto=veto,
+            rule=rule,
+            score=score,
+            threshold=threshold,
+            features=pack_features(features),
+            sketch=nearby.sketch,
+            same_words=same_words,
+        )
+
+
+def version_of(guards: Collection[str]) -> str:
+    """Return the version of labels made with these guards: other guards select other pairs."""
+    off = sorted(GUARDS.keys() - set(guards))
+    return VERSION + "".join(f"-no-{name}" for name in off)
+
+
+def _first_veto(
+    guards: Sequence[tuple[str, Callable[[Parse, Parse], bool]]], query: Parse, candidate: Parse
+) -> str | None:
+    for name, guard in guards:
+        if guard(query, candidate):
+            return name
+    return None
+
+
+def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:
+    """Veto two texts without a common content word.
+
+    An attacker can write a text whose vector is near that of another one (CacheAttack).
+    """
+    apart = query.content and candidate.content and query.content.isdisjoint(candidate.content)
+    return "unrelated" if apart else None
+
+
+def _veto_doubtful(domain: Domain, score: float, max_error: float | None) -> str | None:
+    """Veto a pair that the domain's model doubts, while many near misses had other answers."""
+    least = least_score(domain.target(max_error), domain.trust)
+    return "doubtful" if score < least else None
+
+
+def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:
+    if threshold is None:
+        return domain.refusal
+    return None if reached >= threshold else "threshold"
+
+
+# --- the same words -------------------------------------------------------------------------------
+
+SAME_WORDS = 0.85
+"""The least similarity of a hit on a prompt with the same words. A question mark, "please" or
+"thanks" lowers the similarity of equal questions to 0.92 to 0.94, and below 0.85 in 3 to 6 % of the
+cases."""
+FEWEST_SAME_WORDS = 3
+"""The fewest words of such prompts. In "great, thanks" the courtesy is the meaning."""
+
+
+def _phrases(*phrases: str) -> tuple[tuple[str, ...], ...]:
+    """Return the stems of each phrase."""
+    return tuple(tuple(map(stem, phrase.split())) for phrase in phrases)
+
+
+_OPENINGS = _phrases(
+    "hi", "hello", "hey", "dear", "please", "thanks", "ok", "okay", "so", "quick question",
+    "tell me", "can you tell me", "could you tell me", "would you tell me",
+    "i want to know", "i would like to know",
+)  # fmt: skip
+_CLOSINGS = _phrases("please", "thanks", "thank you", "cheers")
+_ASKING = stems_of("what who where when why how")
+_STATING = stems_of("you he she it they the this that these those there")
+"""Words that begin a statement: a question mark alone makes it a question."""
+_ABOUT_TEXT = stems_of("""
+    translate translation repeat spell spelling pronounce rhyme proofread correct rephrase rewrite
+    paraphrase punctuate punctuation capitalize capitalise grammar sentence phrase word
+""")
+"""In prompts with these words, courtesy and signs may be the text that they are about."""
+
+
+class _SplitPrompt(NamedTuple):
+    """The stems of a prompt: courtesy at its beginning, the words, and courtesy at its end."""
+
+    opening: tuple[str, ...]
+    words: tuple[str, ...]
+    closing: tuple[str, ...]
+
+
+def has_same_words(one: Parse, other: Parse) -> bool:
+    """Tell whether two prompts differ only in courtesy at their ends, punctuation and capitals.
+
+    Guards compare capitals where they matter. "What's" is "what is". If both have courtesy at one
+    end, it must be the same: "for please" is not "for thanks". Prompts about a text never have the
+    same words, because there each sign may matter: "Correct this: …".
+    """
+    mine, theirs = _split_prompt(one.stems), _split_prompt(other.stems)
+    if mine.words != theirs.words or len(mine.words) < FEWEST_SAME_WORDS:
+        return False
+    if one.given[1] or other.given[1] or not _ABOUT_TEXT.isdisjoint(mine.words):
+        return False
+    marks, others = one.marks, other.marks
+    if mine.words[0] not in _STATING:
+        marks, others = marks.removesuffix("?"), others.removesuffix("?")
+    if marks != others:
+        return False
+    courtesies = (mine.opening, theirs.opening), (mine.closing, theirs.closing)
+    if any(own and others and own != others for own, others in courtesies):
+        return False
+    endings, other_endings = endings_of(one), endings_of(other)
+    compared = set(mine.words) - _ASKING
+    return all(endings.get(each) == other_endings.get(each) for each in compared)
+
+
+def _split_prompt(stems: tuple[str, ...]) -> _SplitPrompt:
+    """Split a prompt. "is" after a question word is left out."""
+    words = stems
+    while opening := next((each for each in _OPENINGS if words[: len(each)] == each), None):
+        words = words[len(opening) :]
+    begun = stems[: len(stems) - len(words)]
+    while closing := next((each for each in _CLOSINGS if words[-len(each) :] == each), None):
+        words = words[: -len(closing)]
+    ended = stems[len(begun) + len(words) :]
+    if words[1:2] == ("is",) and words[0] in _ASKING:
+        words = words[:1] + words[2:]
+    return _SplitPrompt(begun, words, ended)
+
+
+# --- histories of conversations -------------------------------------------------------------------
 
 MOST_UNMATCHED = 4
 """The most reworded user turns in one comparison."""
@@ -319,299 +616,6 @@ def _content(parse: Parse) -> frozenset[str]:
 def _parse(tenant: str, text: str) -> Parse:  # noqa: ARG001 - each tenant has its own results
     """Parse a turn without an encoding. The guard that compares word vectors then vetoes."""
     return parse_prompt(text, _NOTHING)
-
-
-class GuardedMatch:
-    """The base of match policies with guards: the parse of a prompt, and the vetoes.
-
-    ``soft`` guards do not veto a neighbour by themselves: the policy decides. Raises ConfigError
-    for an unknown guard.
-    """
-
-    prepare = staticmethod(parse_prompt)
-    """Parses a prompt once, for all its neighbours."""
-    parse_version = f"parse-{PARSE_VERSION}"
-    pack = staticmethod(pack_parse)
-    unpack = staticmethod(unpack_parse)
-
-    def __init__(self, guards: Collection[str], soft: Collection[str] = ()) -> None:
-        unknown = sorted(set(guards) - GUARDS.keys())
-        if unknown:
-            raise ConfigError(f"cache.guards: unknown {unknown}; choose from {list(GUARDS)}")
-        enabled = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
-        self._gates = Gates()
-        self.note_encoded = self._gates.note
-        """Counts a question that was encoded, for the gate of its domain."""
-        self._guards = tuple(pair for pair in enabled if pair[0] not in soft)
-        self._soft = tuple(pair for pair in enabled if pair[0] in soft)
-
-    def veto(self, query: Parse, candidate: Parse) -> str | None:
-        """Return the first guard, of those that are not soft, that fires, or None."""
-        return _first_veto(self._guards, query, candidate)
-
-    def soft_veto(self, query: Parse, candidate: Parse) -> str | None:
-        """Return the first soft guard that fires, or None."""
-        return _first_veto(self._soft, query, candidate)
-
-    def any_veto(self, query: Parse, candidate: Parse) -> str | None:
-        """Return the first guard that fires, soft or not, or None."""
-        return self.veto(query, candidate) or self.soft_veto(query, candidate)
-
-    def hit_share(self, context: MatchContext) -> float:
-        """Return the share of hits among a domain's recently encoded questions, from 0 to 1."""
-        return self._gates.of(context).hit_share
-
-    def reworded(self, turn: Parse, counterpart: Parse) -> bool:
-        """Tell whether one turn may be a reworded version of the other: no guard vetoes them."""
-        return self.any_veto(turn, counterpart) is None
-
-
-class StaticMatch(GuardedMatch):
-    """Serves a neighbour if its similarity reaches ``threshold`` and no guard vetoes it.
-
-    ``guards`` names the guards that are on; ``threshold`` defaults to 0.90 with all guards and to
-    0.95 otherwise. Raises ConfigError for an unknown guard or a threshold outside (0, 1].
-    """
-
-    version = f"static-{PARSE_VERSION}"
-
-    def __init__(
-        self, threshold: float | None = None, guards: Collection[str] = tuple(GUARDS)
-    ) -> None:
-        super().__init__(guards)
-        if threshold is None:
-            threshold = static_threshold(guards)
-        if not 0 < threshold <= 1:
-            raise ConfigError(f"cache.threshold = {threshold}: use a similarity above 0, at most 1")
-        self.minimum = threshold
-        """A neighbour below it is never served."""
-
-    def gate(self, context: MatchContext) -> Gate:
-        """Return which questions are worth encoding."""
-        counts = self._gates.of(context)
-        least = self.minimum - MARGIN - counts.lowered
-        return Gate(least=least, share=counts.share_below(least))
-
-    def compare(
-        self,
-        one: Sequence[Turn],
-        other: Sequence[Turn],
-        max_error: float | None,  # noqa: ARG002 - a static policy promises nothing
-        tenant: str = "",
-    ) -> HistoryComparison:
-        """Compare two histories, which must contain the same facts."""
-        return compare_histories(one, other, self.any_veto, additions=False, tenant=tenant)
-
-    def judge(
-        self,
-        query: Parse,  # noqa: ARG002 - the guards have read it
-        candidate: Parse,  # noqa: ARG002
-        nearby: RankedNeighbor,
-        veto: str | None = None,
-    ) -> Verdict:
-        """Serve a neighbour that no guard vetoed and that is similar enough."""
-        similarity = nearby.neighbor.similarity
-        if veto is None and similarity < self.minimum:
-            veto = "threshold"
-        return Verdict(
-            serves=veto is None, similarity=similarity, veto=veto, threshold=self.minimum
-        )
-
-
-def _first_veto(
-    guards: Sequence[tuple[str, Callable[[Parse, Parse], bool]]], query: Parse, candidate: Parse
-) -> str | None:
-    for name, guard in guards:
-        if guard(query, candidate):
-            return name
-    return None
-
-
-LEAST_SIMILARITY = 0.5
-"""The least similarity of a neighbour from which anything can be learned."""
-
-SAME_WORDS = 0.85
-"""The least similarity of a hit on a prompt with the same words. A question mark, "please" or
-"thanks" lowers the similarity of equal questions to 0.92 to 0.94, and below 0.85 in 3 to 6 % of the
-cases."""
-FEWEST_SAME_WORDS = 3
-"""The fewest words of such prompts. In "great, thanks" the courtesy is the meaning."""
-
-
-def _phrases(*phrases: str) -> tuple[tuple[str, ...], ...]:
-    """Return the stems of each phrase."""
-    return tuple(tuple(map(stem, phrase.split())) for phrase in phrases)
-
-
-_OPENINGS = _phrases(
-    "hi", "hello", "hey", "dear", "please", "thanks", "ok", "okay", "so", "quick question",
-    "tell me", "can you tell me", "could you tell me", "would you tell me",
-    "i want to know", "i would like to know",
-)  # fmt: skip
-_CLOSINGS = _phrases("please", "thanks", "thank you", "cheers")
-_ASKING = stems_of("what who where when why how")
-_STATING = stems_of("you he she it they the this that these those there")
-"""Words that begin a statement: a question mark alone makes it a question."""
-_ABOUT_TEXT = stems_of("""
-    translate translation repeat spell spelling pronounce rhyme proofread correct rephrase rewrite
-    paraphrase punctuate punctuation capitalize capitalise grammar sentence phrase word
-""")
-"""In prompts with these words, courtesy and signs may be the text that they are about."""
-
-ADDITIONS_FROM = 0.05
-"""With this error target or a laxer one, one history may contain more than the other
-(``docs/conversations.md``)."""
-
-
-def version_of(guards: Collection[str]) -> str:
-    """Return the version of labels made with these guards: other guards select other pairs."""
-    off = sorted(GUARDS.keys() - set(guards))
-    return VERSION + "".join(f"-no-{name}" for name in off)
-
-
-class VerifiedMatch(GuardedMatch):
-    """Serves the nearest neighbour that no guard vetoes, if the rule of its domain allows it.
-
-    The first neighbour without a veto is the candidate. If the rule refuses it, the caller must not
-    try the next one, because the error target holds for one candidate of each request.
-    ``domain_of`` returns the learning domain of a request. Raises ConfigError for an unknown guard.
-    """
-
-    minimum = LEAST_SIMILARITY
-
-    def __init__(
-        self,
-        error_limit: ErrorLimit,
-        domain_of: Callable[[str], Domain],
-        guards: Collection[str] = tuple(GUARDS),
-    ) -> None:
-        super().__init__(guards, SOFT_GUARDS)
-        self.error_limit = error_limit
-        self.version = version_of(guards)
-        self._domain_of = domain_of
-
-    def gate(self, context: MatchContext) -> Gate:
-        """Return which questions are worth encoding."""
-        return self._domain_of(context.domain).gate(self._gates.of(context))
-
-    def compare(
-        self,
-        one: Sequence[Turn],
-        other: Sequence[Turn],
-        max_error: float | None,
-        tenant: str = "",
-    ) -> HistoryComparison:
-        """Compare two histories. With a lax error target, one may contain more than the other."""
-        own = self.error_limit.max_error
-        additions = (own if max_error is None else min(max_error, own)) >= ADDITIONS_FROM
-        return compare_histories(one, other, self.any_veto, additions=additions, tenant=tenant)
-
-    def judge(
-        self, query: Parse, candidate: Parse, nearby: RankedNeighbor, veto: str | None = None
-    ) -> Verdict:
-        """Measure the pair and apply the rule of its domain.
-
-        The verdict always has the features.
-        """
-        domain = self._domain_of(nearby.context.domain)
-        features = measure_pair(query, candidate, nearby, domain.entry_stats, veto)
-        score = domain.score(features, nearby.neighbor.id)
-        similarity, target = nearby.neighbor.similarity, nearby.context.max_error
-        threshold = domain.threshold(target)
-        rule = domain.rule
-        same_words = (
-            veto is None
-            and has_same_words(query, candidate)
-            and self.soft_veto(query, candidate) is None
-        )
-        if same_words and similarity >= SAME_WORDS and domain.serves_same_words(target):
-            rule, threshold = Rule.SAME_WORDS, SAME_WORDS
-        elif veto is None:
-            veto = _refusal(domain, score if rule is Rule.LEARNED else similarity, threshold)
-        if veto is None and rule is Rule.COLD_START:
-            veto = self.soft_veto(query, candidate)
-            if veto is None or domain.lifts_soft_guards(target):
-                veto = _veto_unrelated(query, candidate)
-            veto = veto or _veto_doubtful(domain, score, target)
-        return Verdict(
-            serves=veto is None,
-            similarity=similarity,
-            veto=veto,
-            rule=rule,
-            score=score,
-            threshold=threshold,
-            features=pack_features(features),
-            sketch=nearby.sketch,
-            same_words=same_words,
-        )
-
-
-class _SplitPrompt(NamedTuple):
-    """The stems of a prompt: courtesy at its beginning, the words, and courtesy at its end."""
-
-    opening: tuple[str, ...]
-    words: tuple[str, ...]
-    closing: tuple[str, ...]
-
-
-def has_same_words(one: Parse, other: Parse) -> bool:
-    """Tell whether two prompts differ only in courtesy at their ends, punctuation and capitals.
-
-    Guards compare capitals where they matter. "What's" is "what is". If both have courtesy at one
-    end, it must be the same: "for please" is not "for thanks". Prompts about a text never have the
-    same words, because there each sign may matter: "Correct this: …".
-    """
-    mine, theirs = _split_prompt(one.stems), _split_prompt(other.stems)
-    if mine.words != theirs.words or len(mine.words) < FEWEST_SAME_WORDS:
-        return False
-    if one.given[1] or other.given[1] or not _ABOUT_TEXT.isdisjoint(mine.words):
-        return False
-    marks, others = one.marks, other.marks
-    if mine.words[0] not in _STATING:
-        marks, others = marks.removesuffix("?"), others.removesuffix("?")
-    if marks != others:
-        return False
-    courtesies = (mine.opening, theirs.opening), (mine.closing, theirs.closing)
-    if any(own and others and own != others for own, others in courtesies):
-        return False
-    endings, other_endings = endings_of(one), endings_of(other)
-    compared = set(mine.words) - _ASKING
-    return all(endings.get(each) == other_endings.get(each) for each in compared)
-
-
-def _split_prompt(stems: tuple[str, ...]) -> _SplitPrompt:
-    """Split a prompt. "is" after a question word is left out."""
-    words = stems
-    while opening := next((each for each in _OPENINGS if words[: len(each)] == each), None):
-        words = words[len(opening) :]
-    begun = stems[: len(stems) - len(words)]
-    while closing := next((each for each in _CLOSINGS if words[-len(each) :] == each), None):
-        words = words[: -len(closing)]
-    ended = stems[len(begun) + len(words) :]
-    if words[1:2] == ("is",) and words[0] in _ASKING:
-        words = words[:1] + words[2:]
-    return _SplitPrompt(begun, words, ended)
-
-
-def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:
-    """Veto two texts without a common content word.
-
-    An attacker can write a text whose vector is near that of another one (CacheAttack).
-    """
-    apart = query.content and candidate.content and query.content.isdisjoint(candidate.content)
-    return "unrelated" if apart else None
-
-
-def _veto_doubtful(domain: Domain, score: float, max_error: float | None) -> str | None:
-    """Veto a pair that the domain's model doubts, while many near misses had other answers."""
-    least = least_score(domain.target(max_error), domain.trust)
-    return "doubtful" if score < least else None
-
-
-def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:
-    if threshold is None:
-        return domain.refusal
-    return None if reached >= threshold else "threshold"
 
 
 # --- vetoes of people -----------------------------------------------------------------------------
