@@ -12,8 +12,8 @@ The lookup asks a policy about a stored prompt, in these steps:
    (``has_same_words``).
 
 For example, the stored prompt "how do I open an account" has a similarity of 0.91 to "Hi, how do I
-open an account please?". No guard fires. A domain without labels may ask for 0.98. But the words are
-the same, so 0.85 is enough: the verdict serves the answer, by ``Rule.SAME_WORDS``.
+open an account please?". No guard fires. A domain without labels may ask for 0.98. But the words
+are the same, so 0.85 is enough: the verdict serves the answer, by ``Rule.SAME_WORDS``.
 
 Before these steps, the **vetoes of people** stop questions and entries whose answer a person has
 called wrong (``Vetoes``).
@@ -214,28 +214,26 @@ class VerifiedMatch(GuardedMatch):
     ) -> Verdict:
         """Measure the pair and apply the rule of its domain.
 
-        The verdict always has the features.
+        The verdict always has the features, also after a veto, because a later label of the pair
+        is learned from them.
         """
         domain = self._domain_of(nearby.context.domain)
+        similarity, target = nearby.neighbor.similarity, nearby.context.max_error
         features = measure_pair(query, candidate, nearby, domain.entry_stats, veto)
         score = domain.score(features, nearby.neighbor.id)
-        similarity, target = nearby.neighbor.similarity, nearby.context.max_error
-        threshold = domain.threshold(target)
-        rule = domain.rule
         same_words = (
             veto is None
             and has_same_words(query, candidate)
             and self.soft_veto(query, candidate) is None
         )
+        rule, threshold = domain.rule, domain.threshold(target)
         if same_words and similarity >= SAME_WORDS and domain.serves_same_words(target):
             rule, threshold = Rule.SAME_WORDS, SAME_WORDS
         elif veto is None:
             veto = _refusal(domain, score if rule is Rule.LEARNED else similarity, threshold)
-        if veto is None and rule is Rule.COLD_START:
-            veto = self.soft_veto(query, candidate)
-            if veto is None or domain.lifts_soft_guards(target):
-                veto = _veto_unrelated(query, candidate)
-            veto = veto or _veto_doubtful(domain, score, target)
+            if veto is None and rule is Rule.COLD_START:
+                veto = self._cold_start_veto(query, candidate, domain, target)
+                veto = veto or _veto_doubtful(domain, score, target)
         return Verdict(
             serves=veto is None,
             similarity=similarity,
@@ -247,6 +245,18 @@ class VerifiedMatch(GuardedMatch):
             sketch=nearby.sketch,
             same_words=same_words,
         )
+
+    def _cold_start_veto(
+        self, query: Parse, candidate: Parse, domain: Domain, target: float | None
+    ) -> str | None:
+        """Return a veto that counts only while nothing is learned.
+
+        Later, the findings of soft guards and the common words are features of the learned rule.
+        """
+        soft = self.soft_veto(query, candidate)
+        if soft is not None and not domain.lifts_soft_guards(target):
+            return soft
+        return _veto_unrelated(query, candidate)
 
 
 def version_of(guards: Collection[str]) -> str:
@@ -280,6 +290,7 @@ def _veto_doubtful(domain: Domain, score: float, max_error: float | None) -> str
 
 
 def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:
+    """Veto a pair below the threshold, or any pair while the domain has none and serves nothing."""
     if threshold is None:
         return domain.refusal
     return None if reached >= threshold else "threshold"
@@ -331,36 +342,37 @@ def has_same_words(one: Parse, other: Parse) -> bool:
     end, it must be the same: "for please" is not "for thanks". Prompts about a text never have the
     same words, because there each sign may matter: "Correct this: …".
     """
-    mine, theirs = _split_prompt(one.stems), _split_prompt(other.stems)
-    if mine.words != theirs.words or len(mine.words) < FEWEST_SAME_WORDS:
+    prompt, other_prompt = _split_prompt(one.stems), _split_prompt(other.stems)
+    words = prompt.words
+    if words != other_prompt.words or len(words) < FEWEST_SAME_WORDS:
         return False
-    if one.given[1] or other.given[1] or not _ABOUT_TEXT.isdisjoint(mine.words):
+    if one.given[1] or other.given[1] or not _ABOUT_TEXT.isdisjoint(words):
+        return False  # the prompts are about a text
+    marks, other_marks = one.marks, other.marks
+    if words[0] not in _STATING:
+        marks, other_marks = marks.removesuffix("?"), other_marks.removesuffix("?")
+    if marks != other_marks:
         return False
-    marks, others = one.marks, other.marks
-    if mine.words[0] not in _STATING:
-        marks, others = marks.removesuffix("?"), others.removesuffix("?")
-    if marks != others:
-        return False
-    courtesies = (mine.opening, theirs.opening), (mine.closing, theirs.closing)
-    if any(own and others and own != others for own, others in courtesies):
+    courtesies = (prompt.opening, other_prompt.opening), (prompt.closing, other_prompt.closing)
+    if any(said and other_said and said != other_said for said, other_said in courtesies):
         return False
     endings, other_endings = endings_of(one), endings_of(other)
-    compared = set(mine.words) - _ASKING
-    return all(endings.get(each) == other_endings.get(each) for each in compared)
+    compared = set(words) - _ASKING  # "what's" is "what is"
+    return all(endings.get(word) == other_endings.get(word) for word in compared)
 
 
 def _split_prompt(stems: tuple[str, ...]) -> _SplitPrompt:
-    """Split a prompt. "is" after a question word is left out."""
+    """Split a prompt. "is" after a question word is left out, because "what's" has no such word."""
     words = stems
-    while opening := next((each for each in _OPENINGS if words[: len(each)] == each), None):
-        words = words[len(opening) :]
-    begun = stems[: len(stems) - len(words)]
-    while closing := next((each for each in _CLOSINGS if words[-len(each) :] == each), None):
-        words = words[: -len(closing)]
-    ended = stems[len(begun) + len(words) :]
+    while phrase := next((each for each in _OPENINGS if words[: len(each)] == each), None):
+        words = words[len(phrase) :]
+    opening = stems[: len(stems) - len(words)]
+    while phrase := next((each for each in _CLOSINGS if words[-len(each) :] == each), None):
+        words = words[: -len(phrase)]
+    closing = stems[len(opening) + len(words) :]
     if words[1:2] == ("is",) and words[0] in _ASKING:
         words = words[:1] + words[2:]
-    return _SplitPrompt(begun, words, ended)
+    return _SplitPrompt(opening, words, closing)
 
 
 # --- histories of conversations -------------------------------------------------------------------
@@ -371,7 +383,7 @@ MOST_COUNTERPARTS = 2
 """The most turns of the other history with which each is compared: those with the most common
 words."""
 
-_NOTHING = Encoding(
+_NOT_ENCODED = Encoding(
     sentence=np.zeros(0, np.float32), tokens=np.zeros((0, 0), np.float32), spans=(), complete=False
 )
 _CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
@@ -392,6 +404,7 @@ _SMALL_TALK = (
         """
     )
 )
+"""Words that say nothing about the topic. Turns are compared without them."""
 _CORRECTIONS = stems_of("actually instead rather correction meant")
 _DONE = re.compile(
     r"\b(?:I've|I have|we've|we have|that's|it's|all|done,?)\s+(?:just |now |been |also )*"
@@ -399,6 +412,7 @@ _DONE = re.compile(
     r"|paus|froz|block|register|rais|amend|renew|clos|open|upgrad|downgrad)\w*",
     re.IGNORECASE,
 )
+"""Matches the report of an action: "I've cancelled", "it's now blocked"."""
 
 
 def compare_histories(
@@ -418,20 +432,23 @@ def compare_histories(
     the time of an answer does not show a tenant what another one wrote.
     """
     parse = partial(_parse, tenant)
-    mine, theirs = _differing_turns(one, other)
-    if not mine and not theirs:
+    turns, other_turns = _differing_turns(one, other)
+    if not turns and not other_turns:
         return HistoryComparison(None)
     conflict = (
-        _end_differs(one, other, mine, theirs)
-        or _speech_differs(mine, theirs, parse)
-        or _facts_differ(_HistoryFacts(one, mine, parse), _HistoryFacts(other, theirs, parse))
-        or _find_vetoed_edit(mine, theirs, veto, parse)
+        _end_differs(one, other, turns, other_turns)
+        or _speech_differs(turns, other_turns, parse)
+        or _facts_differ(_HistoryFacts(one, turns, parse), _HistoryFacts(other, other_turns, parse))
+        or _find_vetoed_edit(turns, other_turns, veto, parse)
     )
     if conflict is not None:
         return HistoryComparison(conflict)
-    of_one = _unmatched_turns(mine, other, theirs, parse)
-    of_other = _unmatched_turns(theirs, one, mine, parse)
-    unmatched = min(of_one, of_other, key=len) if additions else of_one + of_other
+    unmatched = _unmatched_turns(turns, other, other_turns, parse)
+    other_unmatched = _unmatched_turns(other_turns, one, turns, parse)
+    if additions:  # one history may have more than the other: the turns of one side are enough
+        unmatched = min(unmatched, other_unmatched, key=len)
+    else:
+        unmatched += other_unmatched
     if len(unmatched) > MOST_UNMATCHED or not all(turn.counterparts for turn in unmatched):
         return HistoryComparison("unmatched")
     return HistoryComparison(None, unmatched)
@@ -440,42 +457,53 @@ def compare_histories(
 def _differing_turns(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
     """Return the turns of each history that the other does not have, or has in another order."""
     matcher = SequenceMatcher(
-        None, [_speech(turn) for turn in one], [_speech(turn) for turn in other], autojunk=False
+        None, [*map(_normalized, one)], [*map(_normalized, other)], autojunk=False
     )
-    mine: list[Turn] = []
-    theirs: list[Turn] = []
+    turns: list[Turn] = []
+    other_turns: list[Turn] = []
     for tag, begin, end, other_begin, other_end in matcher.get_opcodes():
         if tag != "equal":
-            mine += one[begin:end]
-            theirs += other[other_begin:other_end]
-    return mine, theirs
+            turns += one[begin:end]
+            other_turns += other[other_begin:other_end]
+    return turns, other_turns
 
 
-def _speech(turn: Turn) -> tuple[bool, str]:
+def _normalized(turn: Turn) -> tuple[bool, str]:
     """Return a turn without case, spaces and closing punctuation."""
     text = turn.text.replace("\u2019", "'").casefold()
     return turn.user, " ".join(_CLOSING.sub(" ", text).split())
 
 
 def _end_differs(
-    one: Sequence[Turn], other: Sequence[Turn], mine: Sequence[Turn], theirs: Sequence[Turn]
+    one: Sequence[Turn],
+    other: Sequence[Turn],
+    turns: Sequence[Turn],
+    other_turns: Sequence[Turn],
 ) -> str | None:
-    """Return a veto if only one history has the last topic, to which "how much?" would refer."""
-    ends = one[-1:] and one[-1] in mine, other[-1:] and other[-1] in theirs
-    return "end" if ends[0] != ends[1] else None
+    """Return a veto if only one history has the last topic, to which "how much?" would refer.
+
+    ``turns`` and ``other_turns`` are the differing turns of the two histories, here and below.
+    """
+    has_own_end = bool(one) and one[-1] in turns
+    other_has_own_end = bool(other) and other[-1] in other_turns
+    return "end" if has_own_end != other_has_own_end else None
 
 
-def _speech_differs(mine: Sequence[Turn], theirs: Sequence[Turn], parse: TurnParser) -> str | None:
-    texts, their_texts = ([turn.text for turn in turns if turn.user] for turns in (mine, theirs))
-    if not texts and not their_texts:
-        return "answer"
-    if any(_CODE.search(turn.text) for turn in (*mine, *theirs)):
+def _speech_differs(
+    turns: Sequence[Turn], other_turns: Sequence[Turn], parse: TurnParser
+) -> str | None:
+    """Return a veto if the turns differ in a way that a comparison of words does not show."""
+    texts = [turn.text for turn in turns if turn.user]
+    other_texts = [turn.text for turn in other_turns if turn.user]
+    if not texts and not other_texts:
+        return "answer"  # the users said the same, but the assistants did not
+    if any(_CODE.search(turn.text) for turn in (*turns, *other_turns)):
         return "code"
-    if {_stance(texts), _stance(their_texts)} == {"yes", "no"}:
+    if {_stance(texts), _stance(other_texts)} == {"yes", "no"}:
         return "polarity"
-    if _stems(texts, parse) & _CORRECTIONS != _stems(their_texts, parse) & _CORRECTIONS:
+    if _stems(texts, parse) & _CORRECTIONS != _stems(other_texts, parse) & _CORRECTIONS:
         return "correction"
-    if _actions(mine) != _actions(theirs):
+    if _actions(turns) != _actions(other_turns):
         return "action"
     return None
 
@@ -487,6 +515,7 @@ def _stance(texts: Iterable[str]) -> str | None:
 
 
 def _stems(texts: Iterable[str], parse: TurnParser) -> set[str]:
+    """Return the stems of all words."""
     return {stemmed for text in texts for stemmed in parse(text).stems}
 
 
@@ -508,23 +537,26 @@ class _HistoryFacts:
 
 
 class _Facts:
-    def __init__(self, found: Iterable[Parse]) -> None:
-        parses = [*found]
+    """The numbers, dates and names of some turns."""
+
+    def __init__(self, turns: Iterable[Parse]) -> None:
+        parses = [*turns]
         self.numbers = {value for parse in parses for value, _ in parse.quantities}
         self.dates = {date for parse in parses for date in parse.dates}
         self.names = {name for parse in parses for name in parse.names}
 
     def swaps_fact_with(self, other: _Facts) -> bool:
         """Tell whether each side has a fact of one kind that the other does not have."""
-        kinds = zip(self._kinds(), other._kinds(), strict=True)
+        kinds = (
+            (self.numbers, other.numbers),
+            (self.dates, other.dates),
+            (self.names, other.names),
+        )
         return any(ours - theirs and theirs - ours for ours, theirs in kinds)
 
     def exceeds(self, other: _Facts) -> bool:
         """Tell whether this side has a number or a date that the other side does not have."""
         return bool(self.numbers - other.numbers or self.dates - other.dates)
-
-    def _kinds(self) -> tuple[set[str], set[str], set[str]]:
-        return self.numbers, self.dates, self.names
 
 
 def _facts_differ(one: _HistoryFacts, other: _HistoryFacts) -> str | None:
@@ -536,14 +568,14 @@ def _facts_differ(one: _HistoryFacts, other: _HistoryFacts) -> str | None:
 
 
 def _find_vetoed_edit(
-    mine: Sequence[Turn],
-    theirs: Sequence[Turn],
+    turns: Sequence[Turn],
+    other_turns: Sequence[Turn],
     veto: Callable[[Parse, Parse], str | None],
     parse: TurnParser,
 ) -> str | None:
     """Return the veto on a user turn that is an edited version of a turn of the other history."""
-    for turn in mine:
-        for other in theirs:
+    for turn in turns:
+        for other in other_turns:
             if turn.user and other.user:
                 conflict = _edit_conflict(turn.text, other.text, veto, parse)
                 if conflict is not None:
@@ -554,30 +586,40 @@ def _find_vetoed_edit(
 def _edit_conflict(
     text: str, other: str, veto: Callable[[Parse, Parse], str | None], parse: TurnParser
 ) -> str | None:
+    """Return the veto on two turns if one is an edited version of the other.
+
+    It is one if they have content words in common, and one of them has at most one other content
+    word. If the longer turn has more new words than common ones, it says something else as well,
+    so only a negation counts.
+    """
     one, two = parse(text), parse(other)
-    words, other_words = _content(one), _content(two)
-    shared = len(words & other_words)
-    fewest, most = sorted((len(words - other_words), len(other_words - words)))
-    if not shared or fewest > 1:
+    content, other_content = _content(one), _content(two)
+    common = len(content & other_content)
+    fewest_new, most_new = sorted((len(content - other_content), len(other_content - content)))
+    if not common or fewest_new > 1:
         return None
     if negations_differ(one, two):
         return "negation"
-    if most > shared:
+    if most_new > common:
         return None
     return "substitution" if _swaps_words(text, other) else veto(one, two)
 
 
 def _swaps_words(text: str, other: str) -> bool:
-    """Tell whether only a few words were replaced by a few others, so that a detail changed."""
-    words, other_words = _words(text), _words(other)
+    """Tell whether only a few words were replaced by a few others, so that a detail changed.
+
+    Words are counted as they are written, so "week" and "weekly" are two words. But if the words
+    have the same stems, nothing was replaced.
+    """
+    words, other_words = _written_words(text), _written_words(other)
     only, only_other = words - other_words, other_words - words
     if not 0 < len(only) <= MOST_EXCHANGED or not 0 < len(only_other) <= MOST_EXCHANGED:
         return False
     return {stem(word) for word in only} != {stem(word) for word in only_other}
 
 
-def _words(text: str) -> set[str]:
-    """Return the content words as they are written, without stemming: "weekly" is not "week"."""
+def _written_words(text: str) -> set[str]:
+    """Return the content words as they are written, without stemming."""
     return {
         word.text
         for word in split_words(text)
@@ -586,36 +628,38 @@ def _words(text: str) -> set[str]:
 
 
 def _unmatched_turns(
-    turns: Sequence[Turn], other: Sequence[Turn], differing: Sequence[Turn], parse: TurnParser
+    turns: Sequence[Turn], other: Sequence[Turn], other_turns: Sequence[Turn], parse: TurnParser
 ) -> tuple[UnmatchedTurn, ...]:
-    """Return the user turns with words that the other user never used."""
+    """Return the user turns with words that the user of the history ``other`` never used."""
     used = _stems((turn.text for turn in other if turn.user), parse)
     return tuple(
-        UnmatchedTurn(turn.text, _counterparts(turn, differing, parse))
+        UnmatchedTurn(turn.text, _counterparts(turn, other_turns, parse))
         for turn in turns
         if turn.user and not _content(parse(turn.text)) <= used
     )
 
 
-def _counterparts(turn: Turn, differing: Sequence[Turn], parse: TurnParser) -> tuple[str, ...]:
+def _counterparts(turn: Turn, other_turns: Sequence[Turn], parse: TurnParser) -> tuple[str, ...]:
+    """Return the user turns that have the most content words in common with this one."""
     content = _content(parse(turn.text))
-    shared = [
+    common = [
         (len(content & _content(parse(other.text))), other.text)
-        for other in differing
+        for other in other_turns
         if other.user
     ]
-    shared.sort(key=lambda pair: -pair[0])
-    return tuple(text for count, text in shared[:MOST_COUNTERPARTS] if count)
+    common.sort(key=lambda pair: -pair[0])
+    return tuple(text for count, text in common[:MOST_COUNTERPARTS] if count)
 
 
 def _content(parse: Parse) -> frozenset[str]:
+    """Return the content words without small talk."""
     return parse.content - _SMALL_TALK
 
 
 @lru_cache(maxsize=4096)
 def _parse(tenant: str, text: str) -> Parse:  # noqa: ARG001 - each tenant has its own results
     """Parse a turn without an encoding. The guard that compares word vectors then vetoes."""
-    return parse_prompt(text, _NOTHING)
+    return parse_prompt(text, _NOT_ENCODED)
 
 
 # --- vetoes of people -----------------------------------------------------------------------------
@@ -651,6 +695,7 @@ class Vetoes:
     def __init__(self, rows: Mapping[str, Veto] | None = None) -> None:
         self._rows: OrderedDict[str, Veto] = OrderedDict()
         self._stopped: Counter[tuple[str, str]] = Counter()
+        """The blocked pairs of entry and question (``_stops``), and how many vetoes block each."""
         for id, veto in (rows or {}).items():
             self._place(id, veto)
 
@@ -680,12 +725,12 @@ class Vetoes:
             return False
         if label.same:
             return self._lift_all(label)
-        reviewed = label.source is LabelSource.REVIEW
-        veto = Veto(label.entry, label.question, label.pair_only or reviewed)
-        useless = veto.pair_only and not veto.question
-        if label.same is None or not (label.served or reviewed) or useless:
-            return False
-        if self._rows.get(label.id) == veto:
+        is_review = label.source is LabelSource.REVIEW
+        if label.same is None or not (label.served or is_review):
+            return False  # the person was unsure, or did not get the cached answer
+        veto = Veto(label.entry, label.question, label.pair_only or is_review)
+        names_no_pair = veto.pair_only and not veto.question
+        if names_no_pair or self._rows.get(label.id) == veto:
             return False
         self._lift(label.id)
         self._place(label.id, veto)
