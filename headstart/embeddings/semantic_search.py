@@ -1,8 +1,25 @@
 """The semantic lookup: finds the stored entry whose prompt means the same, or gives a miss.
 
-With a table of sketches it has two steps (``docs/decisions/0038-sketches-before-the-encoder.md``).
-If no entry's sketch is near the question's, nothing is encoded. Otherwise the question is encoded,
-and compared with the encodings of the nearest entries. Without a table each question is encoded.
+The steps of ``SemanticSearch.find``:
+
+1. **Sketch.** Compare the sketch of the question with those of the stored entries, which is cheap.
+   If the nearest one is below the gate (``policies/gate.py``), it is a miss, and nothing is encoded
+   (``_pass_gate``).
+2. **Encode** the question, and a few near entries that have no encoding yet (``_encode``,
+   ``_encode_near``).
+3. **Compare** the encodings with the question's: ``ComparedNeighbors``, of the whole group, and for
+   a conversation also of the entries with an equal history.
+4. **Judge** the most similar entries, one after the other, until one has no veto (``_match``). The
+   policy's verdict on this one makes it a hit or a miss.
+5. If it is a miss, and a near entry is on its way into the index, wait for this entry and search
+   once more (``_arrives``).
+
+For example, "how can I open an account" has a sketch near those of 40 entries. A guard vetoes the
+nearest by the encodings, "how can I close an account". The second, "how do I open an account", has
+no veto, and the policy serves it.
+
+An encoder without a table of sketches encodes each question, and the index compares the encodings
+(``docs/decisions/0038-sketches-before-the-encoder.md``).
 
 ======================  ===========================================================================
 reason of a miss        meaning
@@ -28,7 +45,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from bisect import bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import compress, filterfalse, repeat
 from math import inf
@@ -80,8 +97,9 @@ ENCODED_NEAR = 8
 """The number of stored entries near a question that are encoded later, in idle time."""
 ANY_QUESTION = Gate(least=0.0)
 _GATED = {outcome: Gated(outcome=outcome) for outcome in GateOutcome}
-_ID_OF = attrgetter("id")
-"""For ``map``: a lookup reads the ids of hundreds of neighbours, and a loop in Python is slower."""
+_ID_OF, _SIMILARITY_OF = attrgetter("id"), attrgetter("similarity")
+"""For ``map`` and ``bisect``: a lookup has hundreds of neighbours, and a loop in Python is
+slower."""
 
 
 @dataclass(slots=True, eq=False)
@@ -139,8 +157,9 @@ class SemanticSearch(Generic[P]):
         )  # fmt: skip
         try:
             lookup = await self._search(query)
-            settled = lookup.entry or query.refused or query.gate.refusal
-            waiting = None if settled else self._expected.get(group)
+            # Only a miss can become a hit, and only if another entry could be one.
+            is_final = lookup.entry or query.refused or query.gate.refusal
+            waiting = None if is_final else self._expected.get(group)
             if waiting and await self._arrives(waiting, query):
                 lookup = await self._search(query)
         except StageError as error:
@@ -176,28 +195,32 @@ class SemanticSearch(Generic[P]):
         return near
 
     async def _search(self, query: SemanticQuery) -> Lookup:
-        near = None if self.replica.table is None else await self._near_sketches(query)
-        if isinstance(near, Lookup):
-            return near
+        """Search the entries that are in the index now."""
+        near: Sequence[Neighbor] | None = None
+        vectors: Mapping[str, bytes] | None = None
+        if self.replica.table is not None:
+            found = await self._near_sketches(query)
+            if isinstance(found, Lookup):
+                return found
+            near, vectors = found, self.replica.vectors
         encoding = await self._encode(query)
         if encoding is None:
             return query.miss("encoder-busy")
         if not encoding.complete:
             return query.miss("unknown-words" if encoding.unknown_words else "too-long")
         vector = pack_vector(encoding.sentence)
-        if near is None:
+        if near is None:  # there are no sketches, so the index compares the encodings
             near = await self._near(query.group, vector, query)
         if not near:
             return miss("empty-partition")
-        found = [near]
+        lists = [near]
         if query.key.conversation is not None:
             # Many conversations end with the same words, so the nearest of the group may all have
             # other histories.
             equal = await self._near(query.key.partition, query.sketch or vector, query)
-            found = [equal, near] if equal else found
+            lists = [equal, near] if equal else lists
         compared = []
-        vectors = None if self.replica.table is None else self.replica.vectors
-        for each in found:
+        for each in lists:
             await self._encode_near(each, query)
             compared.append(ComparedNeighbors.of(each, vectors, vector, query.priority))
         tenant, task = query.context.tenant, query.key.task
@@ -207,6 +230,7 @@ class SemanticSearch(Generic[P]):
         return lookup
 
     async def _near(self, partition: str, row: bytes, query: SemanticQuery) -> Sequence[Neighbor]:
+        """Return the nearest entries of a partition or group: by sketches, if there are some."""
         near = await self.replica.search(partition, row, NEIGHBORS)
         query.add_time("lookup_s")
         return near
@@ -214,51 +238,57 @@ class SemanticSearch(Generic[P]):
     # --- the gate --------------------------------------------------------------------------------
 
     async def _near_sketches(self, query: SemanticQuery) -> Sequence[Neighbor] | Lookup:
-        """Return the entries with the nearest sketches, or a miss if the nearest is below the gate.
-
-        A small share of the questions below the gate passes nevertheless (``Gate.share``). If no
-        question can be a hit now, only a share of the questions is compared (``Gate.passing``).
-        """
-        query.sketch = self.entries.sketch(query.text, query.context.tenant)
-        if query.sketch is None:
-            too_long = self.entries.is_too_long(query.text)
-            return query.miss("too-long" if too_long else "unknown-words")
-        if query.gated is None:
-            query.gate = self.policy.gate(query.context)
-        gate, least = query.gate, query.gate.least
-        skipped = gate.passing < 1 and self.draw() >= gate.passing
-        if skipped:
-            least = max(least, gate.same_words_from)
-        nearest: Sequence[Neighbor] = ()
-        if least < inf:
-            nearest = await self.replica.search(query.group, query.sketch, 1, least)
-            query.add_time("lookup_s")
-        if nearest and nearest[0].similarity >= least:
-            query.gated = GateOutcome.PASSED
-        elif skipped:
-            query.gated = GateOutcome.SKIPPED
-            return query.miss("veto", gate.refusal)
-        elif not nearest and not self.replica.index.size(query.group):
-            return miss("empty-partition")
-        elif query.gated is None:
-            sampled = self.draw() * gate.passing < gate.share
-            query.gated = GateOutcome.SAMPLED if sampled else GateOutcome.STOPPED
-        if query.gated is GateOutcome.STOPPED:
-            return BELOW_GATE
-        near = await self._near(query.group, query.sketch, query)
+        """Return the entries with the nearest sketches, or a miss without an encoding."""
+        sketch = await self._pass_gate(query)
+        if isinstance(sketch, Lookup):
+            return sketch
+        near = await self._near(query.group, sketch, query)
         if not near:
             return miss("empty-partition")
         query.priority = near[0].similarity
         return near
 
+    async def _pass_gate(self, query: SemanticQuery) -> bytes | Lookup:
+        """Return the question's sketch, or a miss if the nearest stored one is below the gate.
+
+        A small share of the questions below the gate passes nevertheless (``Gate.share``). If no
+        question can be a hit now, only a share of the questions is compared (``Gate.passing``). Of
+        the others, which are skipped, only those pass that may have the same words as an entry.
+        """
+        query.sketch = sketch = self.entries.sketch(query.text, query.context.tenant)
+        if sketch is None:
+            too_long = self.entries.is_too_long(query.text)
+            return query.miss("too-long" if too_long else "unknown-words")
+        if query.gated is None:
+            query.gate = self.policy.gate(query.context)
+        gate = query.gate
+        is_skipped = gate.passing < 1 and self.draw() >= gate.passing
+        least = max(gate.least, gate.same_words_from) if is_skipped else gate.least
+        nearest: Sequence[Neighbor] = ()
+        if least < inf:
+            nearest = await self.replica.search(query.group, sketch, 1, least)
+            query.add_time("lookup_s")
+        if nearest and nearest[0].similarity >= least:
+            query.gated = GateOutcome.PASSED
+        elif is_skipped:
+            query.gated = GateOutcome.SKIPPED
+            return query.miss("veto", gate.refusal)
+        elif not nearest and not self.replica.index.size(query.group):
+            return miss("empty-partition")
+        elif query.gated is None:  # a second search keeps the draw of the first one
+            is_sampled = self.draw() * gate.passing < gate.share
+            query.gated = GateOutcome.SAMPLED if is_sampled else GateOutcome.STOPPED
+        return BELOW_GATE if query.gated is GateOutcome.STOPPED else sketch
+
     def _report_gate(self, query: SemanticQuery, lookup: Lookup) -> None:
+        """Tell the policy and the observers whether the question was worth its encoding."""
         gated = query.gated
         if gated is None:
             return
         served, sampled = lookup.entry is not None, gated is GateOutcome.SAMPLED
         if query.encoding is not None:
-            near = lookup.pair is not None or lookup.reason != "below-threshold"
-            judged = near and not query.vetoed
+            is_near = lookup.pair is not None or lookup.reason != "below-threshold"
+            judged = is_near and not query.vetoed
             self.policy.note_encoded(
                 query.context,
                 query.priority,
@@ -268,7 +298,7 @@ class SemanticSearch(Generic[P]):
                 judged=judged,
             )
         seen = _GATED[gated]
-        if served and sampled:
+        if served and sampled:  # this hit stands for those that were not drawn
             seen = Gated(outcome=GateOutcome.FOUND, stands_for=1 / query.gate.share)
         self.replica.observers.notify(seen)
 
@@ -309,8 +339,9 @@ class SemanticSearch(Generic[P]):
         if query.sketch is None:
             return []
         least = min(query.gate.least, near[0].similarity)
-        reach = bisect_right(near, -least, key=lambda neighbor: -neighbor.similarity)
-        unencoded = filterfalse(self.replica.vectors.__contains__, map(_ID_OF, near[:reach]))
+        too_far = bisect_left(near[::-1], least, key=_SIMILARITY_OF)
+        reaching = near[: len(near) - too_far]
+        unencoded = filterfalse(self.replica.vectors.__contains__, map(_ID_OF, reaching))
         return [id for id in unencoded if id in self.replica.index]
 
     async def _encode_entry(self, entry: Entry, query: SemanticQuery) -> Entry | None:
@@ -361,23 +392,22 @@ class SemanticSearch(Generic[P]):
         deletions = self.replica.deletions
         reported: _ReadNeighbor[P] | None = None
         for similarity, id, place, number in similar:
-            among, missing = compared[number], unencoded[number]
             entry = await read.entry(id)
             if entry is None:
-                continue
-            is_behind = bool(missing) and among.rank_of(id) > among.rank_of(missing[0])
-            entry = None if is_behind else await self._parsed(entry, query)
-            if entry is None:
+                continue  # it has left the store
+            nearer_unencoded = compared[number].any_nearer(unencoded[number], id)
+            parsed = None if nearer_unencoded else await self._parsed(entry, query)
+            if parsed is None:
                 return miss("unencoded", similarity)
-            veto, candidate = await self._refuse(entry, prepared, query.refuse, histories)
-            own = entry.key.partition == query.key.partition
-            ranked = among.ranked(query.context, place)
-            neighbor = _ReadNeighbor(entry, ranked, candidate, veto, own)
-            if reported is None or (own and not reported.own):
+            veto, candidate = await self._refuse(parsed, prepared, query.refuse, histories)
+            equal_history = parsed.key.partition == query.key.partition
+            ranked = compared[number].ranked(query.context, place)
+            neighbor = _ReadNeighbor(parsed, ranked, candidate, veto, equal_history)
+            if reported is None or (equal_history and not reported.equal_history):
                 reported = neighbor
             if veto is None:
                 lookup = self._judge(neighbor, prepared)
-                self.replica.keep(entry, deletions)
+                self.replica.keep(parsed, deletions)
                 return lookup if lookup.entry else reported.report(lookup)
         if reported is None:
             return miss("unencoded" if any(unencoded) else "gone")
@@ -432,6 +462,7 @@ class SemanticQuery:
 
     key: CacheKey
     group: str
+    """The name of the entries that may be compared with the question: ``CacheKey.group``."""
     text: str
     """The text that is compared by meaning."""
     refuse: Refuse
@@ -515,8 +546,12 @@ class ComparedNeighbors(NamedTuple):
         return cls(near, encoded, sketch)
 
     def rank_of(self, id: str) -> int:
-        """Return the rank of a neighbour."""
+        """Return the place of a neighbour in ``near``."""
         return next(rank for rank, each in enumerate(self.near) if each.id == id)
+
+    def any_nearer(self, ids: Sequence[str], id: str) -> bool:
+        """Tell whether one of ``ids``, which are neighbours with the nearest first, is nearer."""
+        return bool(ids) and self.rank_of(ids[0]) < self.rank_of(id)
 
     def ranked(self, context: MatchContext, place: int) -> RankedNeighbor:
         """Return the question to the policy about one of the nearest encoded neighbours."""
@@ -591,8 +626,8 @@ class _ReadNeighbor(NamedTuple, Generic[P]):
     """The parse of the entry; None: it may not be used."""
     veto: str | None
     """Why it may not serve; None: the policy decides."""
-    own: bool
-    """Its history equals the question's."""
+    equal_history: bool
+    """Whether its history equals the question's."""
 
     def report(self, judged: Lookup) -> Lookup:
         """Return the miss ``judged`` with this neighbour's veto as its reason, if it has one."""

@@ -3,14 +3,25 @@
 A key is SHA-256 over canonical JSON of the client's original request. ``docs/cache-key.md`` has the
 rules and their reasons; the files of the dialects have the tables of body fields.
 
-The last user text of a templated prompt is mostly template and documents. A header, a body field or
-a pattern can name the question in it. Exactly one span of the text is then the question, and only
-this span is compared by meaning. All the rest must be equal, even if the question occurs in it
-again. So two prompts with different documents never share an answer, whatever the question says.
+**The parts of a key** (``CacheKey``). For a chat with the system text "Be brief." and the user text
+"What is a monad?":
 
-In a conversation, everything up to the last message that is not plain text (instructions, tool
+- ``scope``: the callers that may share answers;
+- ``partition``: a digest of everything but the last user text: the scope, where the request goes,
+  the model, its settings and "Be brief.". Only entries with an equal partition are compared;
+- ``query``: "What is a monad?", the text that is compared by meaning;
+- ``exact``: a digest of partition and query. An equal one is an exact hit.
+
+**The question in a template.** The last user text of a templated prompt is mostly template and
+documents. A header, a body field or a pattern can name the question in it (``find_question``). If
+nothing does, ``Templates`` looks for the text that many prompts share. Exactly one span of the text
+is then the question, and only this span is compared by meaning. All the rest must be equal, even if
+the question occurs in it again. So two prompts with different documents never share an answer,
+whatever the question says.
+
+**In a conversation**, everything up to the last message that is not plain text (instructions, tool
 calls and results, images) must be equal. The plain turns after it, without courtesies, are the
-history; ``policies.match`` decides whether two histories mean the same.
+history (``split_conversation``); ``policies.match`` decides whether two histories mean the same.
 """
 
 from __future__ import annotations
@@ -30,12 +41,7 @@ from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
 from headstart.policies.guards.table import task_of
-from headstart.policies.guards.words import (
-    is_function_word,
-    stem,
-    stems_of,
-    word_texts,
-)
+from headstart.policies.guards.words import is_function_word, stem, stems_of, word_texts
 from headstart.types import (
     CacheKey,
     ChatRequest,
@@ -48,7 +54,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 
 _FORMAT = 1
@@ -115,27 +121,23 @@ def chat_key(
     question: Question | None = None,
     semantic: bool = True,
 ) -> CacheKey:
-    """Return the key of a chat request.
+    """Return the key of a chat request. No request makes this raise.
 
-    ``partition`` is a digest of the whole request except the last user text, or except the
-    ``question`` in it. ``exact`` also contains that text. Without ``request.query`` both are
-    digests of the whole request. If ``semantic`` is false, conversations are not split for a
-    comparison, so only equal ones share answers. Unknown parts become part of the key as they are;
-    no request makes this raise.
+    With ``question``, only this part of the last user text is compared by meaning. Without
+    ``request.query``, partition and exact key are digests of the whole request. If ``semantic`` is
+    false, conversations are not split for a comparison, so only equal ones share answers. Unknown
+    parts become part of the key as they are.
     """
     form, omitted = _key_form(context.dialect, wrapped_app=context.wrapped_app)
     document, shared = request.document, form.shared
     if shared is not None and context.path == shared.path and not context.wrapped_app:
         rewritten = shared.rewrite(document)
-        if rewritten is not None:
+        if rewritten is not None:  # it gets the key of an equal request in the other dialect
             document = rewritten
             context = msgspec.structs.replace(context, dialect=shared.dialect, path=shared.of_path)
             form, omitted = _key_form(shared.dialect, wrapped_app=False)
     if context.query_string or form.target is not None:
-        path, query_string = context.path, _without_credential(context.query_string)
-        if form.target is not None:
-            path, query_string = form.target(path, query_string)
-        context = msgspec.structs.replace(context, path=path, query_string=query_string)
+        context = _with_canonical_target(context, form)
     body, messages = form.canonical(
         {name: value for name, value in document.items() if name not in omitted}
     )
@@ -150,6 +152,7 @@ def chat_key(
     key = _key(scope, context, body, asked, request.query, question)
     if conversation is None:
         return key
+    # The name of the group: a digest like the partition, but without the history.
     body["messages"] = [*conversation.fixed, "...", messages[-1]]
     shorter = _key(scope, context, body, asked, request.query, question, with_task=False)
     return msgspec.structs.replace(
@@ -204,7 +207,10 @@ def _key(
     *,
     with_task: bool = True,
 ) -> CacheKey:
-    """Return the key of ``body`` and of ``asked``, the parts of the last user text."""
+    """Return the key of ``body``, the request without the last user text, and of this text.
+
+    ``asked`` is the text, or the list of its parts; ``query`` is the text as one string.
+    """
     material: tuple[object, ...] = (
         _FORMAT,
         scope,
@@ -244,6 +250,14 @@ def _key_form(dialect: str, *, wrapped_app: bool) -> tuple[KeyForm, frozenset[st
     form = DIALECTS[dialect].key if dialect in DIALECTS else _UNKNOWN
     omitted = frozenset(name for name, use in form.fields.items() if use is not FieldUse.KEYED)
     return form, omitted - {"metadata"} if wrapped_app else omitted
+
+
+def _with_canonical_target(context: KeyContext, form: KeyForm) -> KeyContext:
+    """Leave out the parts of path and query string that do not change the answer."""
+    path, query_string = context.path, _without_credential(context.query_string)
+    if form.target is not None:
+        path, query_string = form.target(path, query_string)
+    return msgspec.structs.replace(context, path=path, query_string=query_string)
 
 
 def _digest(text: str) -> str:
@@ -392,114 +406,6 @@ _ASKING = stems_of("query inquiry request message q user human customer client")
 """Words that name a question in a label. Others, such as "Context:", may name a document."""
 
 
-_BEFORE_IT, _AFTER_IT, _LABEL = range(3)
-"""The sides of a question. The same text may be on several sides."""
-
-
-class _Prompts:
-    """The latest prompts of one partition, and the templates that were found in them."""
-
-    __slots__ = (
-        "_counts", "_firsts", "_lasts", "_latest", "_shared", "afters", "befores", "labels",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self._latest: deque[str] = deque(maxlen=COMPARED)
-        self._firsts = self._lasts = "\0" * (COMPARED * LEAST_EQUAL)
-        """The first and the last characters of the latest prompts, for a quick first comparison."""
-        self._shared: OrderedDict[int, tuple[int, ...]] = OrderedDict()
-        """For the hash of each prompt in the window, the hashes of the texts that it shares."""
-        self._counts: Counter[int] = Counter()
-        self.befores: OrderedDict[str, None] = OrderedDict()
-        """The known templates before a question, the most recently used last."""
-        self.afters: OrderedDict[str, None] = OrderedDict()
-        self.labels: OrderedDict[str, None] = OrderedDict()
-        """The known labels of a question in the last line. Documents may be before this line."""
-
-    def find(self, text: str) -> tuple[int, int]:
-        """Return where the question in a prompt begins and ends, and learn from the prompt.
-
-        Nothing is learned from a prompt that is already in the window.
-        """
-        before, after = self._sides(text) if self.befores or self.afters else ("", "")
-        start, end = len(before), len(text) - len(after)
-        asked_until, label, asked_from = end, "", 0
-        if text.endswith("}"):
-            asked_from, asked_until, label = _last_field(text, end)
-        elif "\n" in text:
-            asked_from, asked_until, label = _last_line(text, end)
-        if hash(text) not in self._shared and self._learn(text, start, end, asked_until, label):
-            return self.find(text)
-        if label in self.labels:
-            self.labels.move_to_end(label)
-            return max(start, asked_from), asked_until
-        return (start, asked_until) if 0 < start < asked_until else (start, end)
-
-    def _sides(self, text: str) -> tuple[str, str]:
-        """Return the longest known templates of a prompt. Those in use stay known."""
-        before = max(filter(text.startswith, self.befores), key=len, default="")
-        after = max(filter(text.endswith, self.afters), key=len, default="")
-        for known, side in ((self.befores, before), (self.afters, after)):
-            if side:
-                known.move_to_end(side)
-        return before, after
-
-    def _learn(self, text: str, start: int, end: int, asked_until: int, label: str) -> bool:
-        """Note what a prompt shares with others; return whether this shows a new template.
-
-        The known templates are before ``start`` and after ``end``. If prompts share more text than
-        these, that text may be a longer template. ``asked_until`` is the end of the question before
-        a cue.
-        """
-        stop = asked_until if start else end
-        beginning, ending = text[: start + LEAST_EQUAL], text[max(0, stop - LEAST_EQUAL) :]
-        shared: set[tuple[int, str]] = {(_LABEL, label)} if label else set()
-        if len(text) <= MOST_COMPARED_CHARS:
-            first, last = text[:LEAST_EQUAL], text[-LEAST_EQUAL:]
-            for other in self._latest if first in self._firsts else ():
-                if other.startswith(beginning):
-                    found = _shared_before(text, other)
-                    if _may_be_template(found[start:]):
-                        shared.add((_BEFORE_IT, found))
-            for other in self._latest if last in self._lasts else ():
-                if other.endswith(ending):
-                    found = _shared_after(text, other)
-                    if _may_be_template(found[: stop - len(text) or None]):
-                        shared.add((_AFTER_IT, found))
-            self._latest.append(text)
-            self._firsts = self._firsts[LEAST_EQUAL:] + first.ljust(LEAST_EQUAL, "\0")
-            self._lasts = self._lasts[LEAST_EQUAL:] + last.rjust(LEAST_EQUAL, "\0")
-        self._shared[hash(text)] = places = tuple(map(hash, shared))
-        if places:
-            self._counts.update(places)
-        if len(self._shared) > WINDOW:
-            for place in self._shared.popitem(last=False)[1]:
-                self._counts[place] -= 1
-                if not self._counts[place]:
-                    del self._counts[place]
-        return bool(shared) and self._remember(shared)
-
-    def _remember(self, shared: Collection[tuple[int, str]]) -> bool:
-        """Remember the longest texts that enough prompts share, and tell whether one is new."""
-        new = False
-        for side, known in enumerate((self.befores, self.afters, self.labels)):
-            # The first prompt of a template was compared with no other, so it is not counted.
-            # Labels are counted in all prompts.
-            least = LEAST_SHARED if side == _LABEL else LEAST_SHARED - 1
-            often = [
-                each
-                for of, each in shared
-                if of == side and self._counts[hash((of, each))] >= least
-            ]
-            longest = max(often, key=len, default="")
-            if longest and longest not in known:
-                known[longest] = None
-                new = True
-                if len(known) > MOST_TEMPLATES:
-                    known.popitem(last=False)
-        return new
-
-
 class Templates:
     """Finds the template that many prompts of a partition share, and takes it out of their keys.
 
@@ -533,6 +439,130 @@ class Templates:
             query=text[start:end].strip(),
             task=task_of(f"{before} {after}") or key.task,
         )
+
+
+_BEFORE_IT, _AFTER_IT, _LABEL = range(3)
+"""The sides of a question. The same text may be on several sides."""
+
+
+class _Prompts:
+    """The latest prompts of one partition, and the templates that were found in them."""
+
+    def __init__(self) -> None:
+        self._latest: deque[str] = deque(maxlen=COMPARED)
+        self._firsts = self._lasts = "\0" * (COMPARED * LEAST_EQUAL)
+        """The first and the last characters of the latest prompts, for a quick first comparison."""
+        self._shared: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+        """For the hash of each prompt in the window, the hashes of the texts that it shares."""
+        self._counts: Counter[int] = Counter()
+        self.befores: OrderedDict[str, None] = OrderedDict()
+        """The known templates before a question, the most recently used last."""
+        self.afters: OrderedDict[str, None] = OrderedDict()
+        self.labels: OrderedDict[str, None] = OrderedDict()
+        """The known labels of a question in the last line. Documents may be before this line."""
+
+    def find(self, text: str) -> tuple[int, int]:
+        """Return where the question in a prompt begins and ends, and learn from the prompt.
+
+        Nothing is learned from a prompt that is already in the window.
+        """
+        before, after = self._sides(text) if self.befores or self.afters else ("", "")
+        start, end = len(before), len(text) - len(after)
+        asked = None
+        if text.endswith("}"):
+            asked = _last_field(text, end)
+        elif "\n" in text:
+            asked = _last_line(text, end)
+        if hash(text) not in self._shared and self._learn(text, start, end, asked):
+            return self.find(text)
+        if asked is None:
+            return start, end
+        if asked.label in self.labels:
+            self.labels.move_to_end(asked.label)
+            return max(start, asked.start), asked.end
+        # Without a known label, a cue ends the question only if a known template begins it.
+        return (start, asked.end) if 0 < start < asked.end else (start, end)
+
+    def _sides(self, text: str) -> tuple[str, str]:
+        """Return the longest known templates of a prompt. Those in use stay known."""
+        before = max(filter(text.startswith, self.befores), key=len, default="")
+        after = max(filter(text.endswith, self.afters), key=len, default="")
+        for known, side in ((self.befores, before), (self.afters, after)):
+            if side:
+                known.move_to_end(side)
+        return before, after
+
+    def _learn(self, text: str, start: int, end: int, asked: _AskedPart | None) -> bool:
+        """Note what a prompt shares with others; return whether this shows a new template.
+
+        The known templates are before ``start`` and after ``end``. If prompts share more text than
+        these, that text may be a longer template. ``asked`` ends before a cue.
+        """
+        shared: set[tuple[int, str]] = set()
+        if asked is not None and asked.label:
+            shared.add((_LABEL, asked.label))
+        if len(text) <= MOST_COMPARED_CHARS:
+            first, last = text[:LEAST_EQUAL], text[-LEAST_EQUAL:]
+            if first in self._firsts:
+                shared.update(self._shared_befores(text, start))
+            if last in self._lasts:
+                stop = asked.end if asked is not None and start else end
+                shared.update(self._shared_afters(text, stop))
+            self._latest.append(text)
+            self._firsts = self._firsts[LEAST_EQUAL:] + first.ljust(LEAST_EQUAL, "\0")
+            self._lasts = self._lasts[LEAST_EQUAL:] + last.rjust(LEAST_EQUAL, "\0")
+        self._shared[hash(text)] = hashes = tuple(map(hash, shared))
+        if hashes:
+            self._counts.update(hashes)
+        if len(self._shared) > WINDOW:
+            self._forget_oldest()
+        return bool(shared) and self._remember(shared)
+
+    def _shared_befores(self, text: str, start: int) -> Iterator[tuple[int, str]]:
+        """Yield the beginnings that a prompt and the latest ones share, longer than ``start``."""
+        known = text[: start + LEAST_EQUAL]
+        for other in self._latest:
+            if other.startswith(known):
+                before = _shared_before(text, other)
+                if _may_be_template(before[start:]):
+                    yield _BEFORE_IT, before
+
+    def _shared_afters(self, text: str, stop: int) -> Iterator[tuple[int, str]]:
+        """Yield the endings that a prompt and the latest ones share, from before ``stop`` on."""
+        known = text[max(0, stop - LEAST_EQUAL) :]
+        for other in self._latest:
+            if other.endswith(known):
+                after = _shared_after(text, other)
+                if _may_be_template(after[: stop - len(text) or None]):
+                    yield _AFTER_IT, after
+
+    def _forget_oldest(self) -> None:
+        """Take the oldest prompt out of the window."""
+        _, hashes = self._shared.popitem(last=False)
+        for each in hashes:
+            self._counts[each] -= 1
+            if not self._counts[each]:
+                del self._counts[each]
+
+    def _remember(self, shared: Collection[tuple[int, str]]) -> bool:
+        """Remember the longest texts that enough prompts share, and tell whether one is new."""
+        is_new = False
+        for side, known in enumerate((self.befores, self.afters, self.labels)):
+            # The first prompt of a template was compared with no other, so it is not counted.
+            # Labels are counted in all prompts.
+            least = LEAST_SHARED if side == _LABEL else LEAST_SHARED - 1
+            often = [
+                each
+                for of, each in shared
+                if of == side and self._counts[hash((of, each))] >= least
+            ]
+            longest = max(often, key=len, default="")
+            if longest and longest not in known:
+                known[longest] = None
+                is_new = True
+                if len(known) > MOST_TEMPLATES:
+                    known.popitem(last=False)
+        return is_new
 
 
 class _AskedPart(NamedTuple):

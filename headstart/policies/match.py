@@ -1,21 +1,22 @@
 """Match policies decide whether the answer of a similar prompt may be served.
 
-The static policy asks for a similarity threshold. The verified policy applies the learned rule of a
-domain. In both, guards veto.
+The lookup asks a policy about a stored prompt, in these steps:
 
-**Conversations.** Two histories must mean the same for the last question. Turns that are equal
-except for case, spaces and punctuation are ignored. For the other turns these rules hold:
+1. **Guards** (``guards/``) compare the two prompts, and the first one that fires is the veto:
+   "negation" for "cancel my card" and "do not cancel my card" (``GuardedMatch.veto``).
+2. **Histories**, if the prompts end conversations, must mean the same for the last question
+   (``compare_histories``, in the section on conversations).
+3. **The rule** decides about a pair without a veto. ``StaticMatch`` asks for a similarity.
+   ``VerifiedMatch`` applies what was learned from the labels of a domain. Until there are enough
+   labels, it asks for a high similarity; for two prompts with the same words a lower one is enough
+   (``has_same_words``).
 
-- A number, date or name must not have been replaced by another one, and a number or date must not
-  be in only one history.
-- A user turn must not be an edited version of a turn in the other history if a guard vetoes the
-  two.
-- A refusal, a correction or a reported action must not be in only one history.
-- Each history must be contained in the other (with ``additions``: one in the other). That is, each
-  of its user turns has only words that the other user used, too, or means the same as a turn of the
-  other. Whether turns mean the same, only the encoder can tell (``HistoryComparison.unmatched``).
+For example, the stored prompt "how do I open an account" has a similarity of 0.91 to "Hi, how do I
+open an account please?". No guard fires. A domain without labels may ask for 0.98. But the words
+are the same, so 0.85 is enough: the verdict serves the answer, by ``Rule.SAME_WORDS``.
 
-**Vetoes of people** stop the match by meaning for questions and entries.
+Before these steps, the **vetoes of people** stop questions and entries whose answer a person has
+called wrong (``Vetoes``).
 """
 
 from __future__ import annotations
@@ -67,258 +68,11 @@ if TYPE_CHECKING:
 
     TurnParser: TypeAlias = Callable[[str], Parse]
 
-
-MOST_UNMATCHED = 4
-"""The most reworded user turns in one comparison."""
-MOST_COUNTERPARTS = 2
-"""The most turns of the other history with which each is compared: those with the most common
-words."""
-
-_NOTHING = Encoding(
-    sentence=np.zeros(0, np.float32), tokens=np.zeros((0, 0), np.float32), spans=(), complete=False
-)
-_CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
-"""Matches in turns with code. In code, signs matter as much as words, so such turns must be
-equal."""
-_CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
-"""Matches punctuation at the end of a word. The lookbehind keeps the time linear: the match of a
-long run of signs is tried only at its first sign."""
-_YES = words_of("yes yeah yep yup correct")
-_NO = words_of("no nope nah not none")
-_SMALL_TALK = (
-    _YES
-    | _NO
-    | stems_of(
-        """
-        ok okay thanks cheers great lovely perfect brilliant cool nice ah oh ha haha lol hi hello
-        hey hiya morning right fine sure sorry ugh btw way bit just
-        """
-    )
-)
-_CORRECTIONS = stems_of("actually instead rather correction meant")
-_DONE = re.compile(
-    r"\b(?:I've|I have|we've|we have|that's|it's|all|done,?)\s+(?:just |now |been |also )*"
-    r"(add|book|chang|updat|remov|cancel|switch|mov|submit|order|sent|set|refund|reserv|log|arrang"
-    r"|paus|froz|block|register|rais|amend|renew|clos|open|upgrad|downgrad)\w*",
-    re.IGNORECASE,
-)
-
-
-def compare_histories(
-    one: Sequence[Turn],
-    other: Sequence[Turn],
-    veto: Callable[[Parse, Parse], str | None],
-    *,
-    additions: bool,
-    tenant: str = "",
-) -> HistoryComparison:
-    """Compare two histories.
-
-    The order of the two does not matter, except that on a tie ``unmatched`` may name either side.
-
-    ``veto`` asks the guards about two turns that are nearly equal. With ``additions``, one user may
-    have said more than the other. The parses of turns are cached for each ``tenant`` apart, so that
-    the time of an answer does not show a tenant what another one wrote.
-    """
-    parse = partial(_parse, tenant)
-    mine, theirs = _differing_turns(one, other)
-    if not mine and not theirs:
-        return HistoryComparison(None)
-    conflict = (
-        _end_differs(one, other, mine, theirs)
-        or _speech_differs(mine, theirs, parse)
-        or _facts_differ(_HistoryFacts(one, mine, parse), _HistoryFacts(other, theirs, parse))
-        or _find_vetoed_edit(mine, theirs, veto, parse)
-    )
-    if conflict is not None:
-        return HistoryComparison(conflict)
-    of_one = _unmatched_turns(mine, other, theirs, parse)
-    of_other = _unmatched_turns(theirs, one, mine, parse)
-    unmatched = min(of_one, of_other, key=len) if additions else of_one + of_other
-    if len(unmatched) > MOST_UNMATCHED or not all(turn.counterparts for turn in unmatched):
-        return HistoryComparison("unmatched")
-    return HistoryComparison(None, unmatched)
-
-
-def _differing_turns(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
-    """Return the turns of each history that the other does not have, or has in another order."""
-    matcher = SequenceMatcher(
-        None, [_speech(turn) for turn in one], [_speech(turn) for turn in other], autojunk=False
-    )
-    mine: list[Turn] = []
-    theirs: list[Turn] = []
-    for tag, begin, end, other_begin, other_end in matcher.get_opcodes():
-        if tag != "equal":
-            mine += one[begin:end]
-            theirs += other[other_begin:other_end]
-    return mine, theirs
-
-
-def _speech(turn: Turn) -> tuple[bool, str]:
-    """Return a turn without case, spaces and closing punctuation."""
-    text = turn.text.replace("\u2019", "'").casefold()
-    return turn.user, " ".join(_CLOSING.sub(" ", text).split())
-
-
-def _end_differs(
-    one: Sequence[Turn], other: Sequence[Turn], mine: Sequence[Turn], theirs: Sequence[Turn]
-) -> str | None:
-    """Return a veto if only one history has the last topic, to which "how much?" would refer."""
-    ends = one[-1:] and one[-1] in mine, other[-1:] and other[-1] in theirs
-    return "end" if ends[0] != ends[1] else None
-
-
-def _speech_differs(mine: Sequence[Turn], theirs: Sequence[Turn], parse: TurnParser) -> str | None:
-    texts, their_texts = ([turn.text for turn in turns if turn.user] for turns in (mine, theirs))
-    if not texts and not their_texts:
-        return "answer"
-    if any(_CODE.search(turn.text) for turn in (*mine, *theirs)):
-        return "code"
-    if {_stance(texts), _stance(their_texts)} == {"yes", "no"}:
-        return "polarity"
-    if _stems(texts, parse) & _CORRECTIONS != _stems(their_texts, parse) & _CORRECTIONS:
-        return "correction"
-    if _actions(mine) != _actions(theirs):
-        return "action"
-    return None
-
-
-def _stance(texts: Iterable[str]) -> str | None:
-    """Return the "yes" or "no" with which turns begin. If they have both, it is "no"."""
-    first = {word.text for text in texts for word in split_words(text)[:1]}
-    return "no" if first & _NO else "yes" if first & _YES else None
-
-
-def _stems(texts: Iterable[str], parse: TurnParser) -> set[str]:
-    return {stemmed for text in texts for stemmed in parse(text).stems}
-
-
-def _actions(turns: Sequence[Turn]) -> set[str]:
-    """Return the actions that the assistant reports."""
-    reports = (_DONE.finditer(turn.text) for turn in turns if not turn.user)
-    return {match.group(1).lower() for found in reports for match in found}
-
-
-class _HistoryFacts:
-    """The facts in the differing turns of a history, and those in all its user turns."""
-
-    def __init__(
-        self, history: Sequence[Turn], differing: Sequence[Turn], parse: TurnParser
-    ) -> None:
-        self.user = _Facts(parse(turn.text) for turn in differing if turn.user)
-        self.assistant = _Facts(parse(turn.text) for turn in differing if not turn.user)
-        self.ever = _Facts(parse(turn.text) for turn in history if turn.user)
-
-
-class _Facts:
-    def __init__(self, found: Iterable[Parse]) -> None:
-        parses = [*found]
-        self.numbers = {value for parse in parses for value, _ in parse.quantities}
-        self.dates = {date for parse in parses for date in parse.dates}
-        self.names = {name for parse in parses for name in parse.names}
-
-    def swaps_fact_with(self, other: _Facts) -> bool:
-        """Tell whether each side has a fact of one kind that the other does not have."""
-        kinds = zip(self._kinds(), other._kinds(), strict=True)
-        return any(ours - theirs and theirs - ours for ours, theirs in kinds)
-
-    def exceeds(self, other: _Facts) -> bool:
-        """Tell whether this side has a number or a date that the other side does not have."""
-        return bool(self.numbers - other.numbers or self.dates - other.dates)
-
-    def _kinds(self) -> tuple[set[str], set[str], set[str]]:
-        return self.numbers, self.dates, self.names
-
-
-def _facts_differ(one: _HistoryFacts, other: _HistoryFacts) -> str | None:
-    if one.user.exceeds(other.ever) or other.user.exceeds(one.ever):
-        return "fact"
-    if one.user.swaps_fact_with(other.user) or one.assistant.swaps_fact_with(other.assistant):
-        return "fact"
-    return None
-
-
-def _find_vetoed_edit(
-    mine: Sequence[Turn],
-    theirs: Sequence[Turn],
-    veto: Callable[[Parse, Parse], str | None],
-    parse: TurnParser,
-) -> str | None:
-    """Return the veto on a user turn that is an edited version of a turn of the other history."""
-    for turn in mine:
-        for other in theirs:
-            if turn.user and other.user:
-                conflict = _edit_conflict(turn.text, other.text, veto, parse)
-                if conflict is not None:
-                    return conflict
-    return None
-
-
-def _edit_conflict(
-    text: str, other: str, veto: Callable[[Parse, Parse], str | None], parse: TurnParser
-) -> str | None:
-    one, two = parse(text), parse(other)
-    words, other_words = _content(one), _content(two)
-    shared = len(words & other_words)
-    fewest, most = sorted((len(words - other_words), len(other_words - words)))
-    if not shared or fewest > 1:
-        return None
-    if negations_differ(one, two):
-        return "negation"
-    if most > shared:
-        return None
-    return "substitution" if _swaps_words(text, other) else veto(one, two)
-
-
-def _swaps_words(text: str, other: str) -> bool:
-    """Tell whether only a few words were replaced by a few others, so that a detail changed."""
-    words, other_words = _words(text), _words(other)
-    only, only_other = words - other_words, other_words - words
-    if not 0 < len(only) <= MOST_EXCHANGED or not 0 < len(only_other) <= MOST_EXCHANGED:
-        return False
-    return {stem(word) for word in only} != {stem(word) for word in only_other}
-
-
-def _words(text: str) -> set[str]:
-    """Return the content words as they are written, without stemming: "weekly" is not "week"."""
-    return {
-        word.text
-        for word in split_words(text)
-        if not is_function_word(word.text) and stem(word.text) not in _SMALL_TALK
-    }
-
-
-def _unmatched_turns(
-    turns: Sequence[Turn], other: Sequence[Turn], differing: Sequence[Turn], parse: TurnParser
-) -> tuple[UnmatchedTurn, ...]:
-    """Return the user turns with words that the other user never used."""
-    used = _stems((turn.text for turn in other if turn.user), parse)
-    return tuple(
-        UnmatchedTurn(turn.text, _counterparts(turn, differing, parse))
-        for turn in turns
-        if turn.user and not _content(parse(turn.text)) <= used
-    )
-
-
-def _counterparts(turn: Turn, differing: Sequence[Turn], parse: TurnParser) -> tuple[str, ...]:
-    content = _content(parse(turn.text))
-    shared = [
-        (len(content & _content(parse(other.text))), other.text)
-        for other in differing
-        if other.user
-    ]
-    shared.sort(key=lambda pair: -pair[0])
-    return tuple(text for count, text in shared[:MOST_COUNTERPARTS] if count)
-
-
-def _content(parse: Parse) -> frozenset[str]:
-    return parse.content - _SMALL_TALK
-
-
-@lru_cache(maxsize=4096)
-def _parse(tenant: str, text: str) -> Parse:  # noqa: ARG001 - each tenant has its own results
-    """Parse a turn without an encoding. The guard that compares word vectors then vetoes."""
-    return parse_prompt(text, _NOTHING)
+LEAST_SIMILARITY = 0.5
+"""The least similarity of a neighbour from which anything can be learned."""
+ADDITIONS_FROM = 0.05
+"""With this error target or a laxer one, one history may contain more than the other
+(``docs/conversations.md``)."""
 
 
 class GuardedMatch:
@@ -418,57 +172,6 @@ class StaticMatch(GuardedMatch):
         )
 
 
-def _first_veto(
-    guards: Sequence[tuple[str, Callable[[Parse, Parse], bool]]], query: Parse, candidate: Parse
-) -> str | None:
-    for name, guard in guards:
-        if guard(query, candidate):
-            return name
-    return None
-
-
-LEAST_SIMILARITY = 0.5
-"""The least similarity of a neighbour from which anything can be learned."""
-
-SAME_WORDS = 0.85
-"""The least similarity of a hit on a prompt with the same words. A question mark, "please" or
-"thanks" lowers the similarity of equal questions to 0.92 to 0.94, and below 0.85 in 3 to 6 % of the
-cases."""
-FEWEST_SAME_WORDS = 3
-"""The fewest words of such prompts. In "great, thanks" the courtesy is the meaning."""
-
-
-def _phrases(*phrases: str) -> tuple[tuple[str, ...], ...]:
-    """Return the stems of each phrase."""
-    return tuple(tuple(map(stem, phrase.split())) for phrase in phrases)
-
-
-_OPENINGS = _phrases(
-    "hi", "hello", "hey", "dear", "please", "thanks", "ok", "okay", "so", "quick question",
-    "tell me", "can you tell me", "could you tell me", "would you tell me",
-    "i want to know", "i would like to know",
-)  # fmt: skip
-_CLOSINGS = _phrases("please", "thanks", "thank you", "cheers")
-_ASKING = stems_of("what who where when why how")
-_STATING = stems_of("you he she it they the this that these those there")
-"""Words that begin a statement: a question mark alone makes it a question."""
-_ABOUT_TEXT = stems_of("""
-    translate translation repeat spell spelling pronounce rhyme proofread correct rephrase rewrite
-    paraphrase punctuate punctuation capitalize capitalise grammar sentence phrase word
-""")
-"""In prompts with these words, courtesy and signs may be the text that they are about."""
-
-ADDITIONS_FROM = 0.05
-"""With this error target or a laxer one, one history may contain more than the other
-(``docs/conversations.md``)."""
-
-
-def version_of(guards: Collection[str]) -> str:
-    """Return the version of labels made with these guards: other guards select other pairs."""
-    off = sorted(GUARDS.keys() - set(guards))
-    return VERSION + "".join(f"-no-{name}" for name in off)
-
-
 class VerifiedMatch(GuardedMatch):
     """Serves the nearest neighbour that no guard vetoes, if the rule of its domain allows it.
 
@@ -511,28 +214,26 @@ class VerifiedMatch(GuardedMatch):
     ) -> Verdict:
         """Measure the pair and apply the rule of its domain.
 
-        The verdict always has the features.
+        The verdict always has the features, also after a veto, because a later label of the pair
+        is learned from them.
         """
         domain = self._domain_of(nearby.context.domain)
+        similarity, target = nearby.neighbor.similarity, nearby.context.max_error
         features = measure_pair(query, candidate, nearby, domain.entry_stats, veto)
         score = domain.score(features, nearby.neighbor.id)
-        similarity, target = nearby.neighbor.similarity, nearby.context.max_error
-        threshold = domain.threshold(target)
-        rule = domain.rule
         same_words = (
             veto is None
             and has_same_words(query, candidate)
             and self.soft_veto(query, candidate) is None
         )
+        rule, threshold = domain.rule, domain.threshold(target)
         if same_words and similarity >= SAME_WORDS and domain.serves_same_words(target):
             rule, threshold = Rule.SAME_WORDS, SAME_WORDS
         elif veto is None:
             veto = _refusal(domain, score if rule is Rule.LEARNED else similarity, threshold)
-        if veto is None and rule is Rule.COLD_START:
-            veto = self.soft_veto(query, candidate)
-            if veto is None or domain.lifts_soft_guards(target):
-                veto = _veto_unrelated(query, candidate)
-            veto = veto or _veto_doubtful(domain, score, target)
+            if veto is None and rule is Rule.COLD_START:
+                veto = self._cold_start_veto(query, candidate, domain, target)
+                veto = veto or _veto_doubtful(domain, score, target)
         return Verdict(
             serves=veto is None,
             similarity=similarity,
@@ -545,52 +246,32 @@ class VerifiedMatch(GuardedMatch):
             same_words=same_words,
         )
 
+    def _cold_start_veto(
+        self, query: Parse, candidate: Parse, domain: Domain, target: float | None
+    ) -> str | None:
+        """Return a veto that counts only while nothing is learned.
 
-class _SplitPrompt(NamedTuple):
-    """The stems of a prompt: courtesy at its beginning, the words, and courtesy at its end."""
-
-    opening: tuple[str, ...]
-    words: tuple[str, ...]
-    closing: tuple[str, ...]
-
-
-def has_same_words(one: Parse, other: Parse) -> bool:
-    """Tell whether two prompts differ only in courtesy at their ends, punctuation and capitals.
-
-    Guards compare capitals where they matter. "What's" is "what is". If both have courtesy at one
-    end, it must be the same: "for please" is not "for thanks". Prompts about a text never have the
-    same words, because there each sign may matter: "Correct this: …".
-    """
-    mine, theirs = _split_prompt(one.stems), _split_prompt(other.stems)
-    if mine.words != theirs.words or len(mine.words) < FEWEST_SAME_WORDS:
-        return False
-    if one.given[1] or other.given[1] or not _ABOUT_TEXT.isdisjoint(mine.words):
-        return False
-    marks, others = one.marks, other.marks
-    if mine.words[0] not in _STATING:
-        marks, others = marks.removesuffix("?"), others.removesuffix("?")
-    if marks != others:
-        return False
-    courtesies = (mine.opening, theirs.opening), (mine.closing, theirs.closing)
-    if any(own and others and own != others for own, others in courtesies):
-        return False
-    endings, other_endings = endings_of(one), endings_of(other)
-    compared = set(mine.words) - _ASKING
-    return all(endings.get(each) == other_endings.get(each) for each in compared)
+        Later, the findings of soft guards and the common words are features of the learned rule.
+        """
+        soft = self.soft_veto(query, candidate)
+        if soft is not None and not domain.lifts_soft_guards(target):
+            return soft
+        return _veto_unrelated(query, candidate)
 
 
-def _split_prompt(stems: tuple[str, ...]) -> _SplitPrompt:
-    """Split a prompt. "is" after a question word is left out."""
-    words = stems
-    while opening := next((each for each in _OPENINGS if words[: len(each)] == each), None):
-        words = words[len(opening) :]
-    begun = stems[: len(stems) - len(words)]
-    while closing := next((each for each in _CLOSINGS if words[-len(each) :] == each), None):
-        words = words[: -len(closing)]
-    ended = stems[len(begun) + len(words) :]
-    if words[1:2] == ("is",) and words[0] in _ASKING:
-        words = words[:1] + words[2:]
-    return _SplitPrompt(begun, words, ended)
+def version_of(guards: Collection[str]) -> str:
+    """Return the version of labels made with these guards: other guards select other pairs."""
+    off = sorted(GUARDS.keys() - set(guards))
+    return VERSION + "".join(f"-no-{name}" for name in off)
+
+
+def _first_veto(
+    guards: Sequence[tuple[str, Callable[[Parse, Parse], bool]]], query: Parse, candidate: Parse
+) -> str | None:
+    for name, guard in guards:
+        if guard(query, candidate):
+            return name
+    return None
 
 
 def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:
@@ -609,9 +290,376 @@ def _veto_doubtful(domain: Domain, score: float, max_error: float | None) -> str
 
 
 def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:
+    """Veto a pair below the threshold, or any pair while the domain has none and serves nothing."""
     if threshold is None:
         return domain.refusal
     return None if reached >= threshold else "threshold"
+
+
+# --- the same words -------------------------------------------------------------------------------
+
+SAME_WORDS = 0.85
+"""The least similarity of a hit on a prompt with the same words. A question mark, "please" or
+"thanks" lowers the similarity of equal questions to 0.92 to 0.94, and below 0.85 in 3 to 6 % of the
+cases."""
+FEWEST_SAME_WORDS = 3
+"""The fewest words of such prompts. In "great, thanks" the courtesy is the meaning."""
+
+
+def _phrases(*phrases: str) -> tuple[tuple[str, ...], ...]:
+    """Return the stems of each phrase."""
+    return tuple(tuple(map(stem, phrase.split())) for phrase in phrases)
+
+
+_OPENINGS = _phrases(
+    "hi", "hello", "hey", "dear", "please", "thanks", "ok", "okay", "so", "quick question",
+    "tell me", "can you tell me", "could you tell me", "would you tell me",
+    "i want to know", "i would like to know",
+)  # fmt: skip
+_CLOSINGS = _phrases("please", "thanks", "thank you", "cheers")
+_ASKING = stems_of("what who where when why how")
+_STATING = stems_of("you he she it they the this that these those there")
+"""Words that begin a statement: a question mark alone makes it a question."""
+_ABOUT_TEXT = stems_of("""
+    translate translation repeat spell spelling pronounce rhyme proofread correct rephrase rewrite
+    paraphrase punctuate punctuation capitalize capitalise grammar sentence phrase word
+""")
+"""In prompts with these words, courtesy and signs may be the text that they are about."""
+
+
+class _SplitPrompt(NamedTuple):
+    """The stems of a prompt: courtesy at its beginning, the words, and courtesy at its end."""
+
+    opening: tuple[str, ...]
+    words: tuple[str, ...]
+    closing: tuple[str, ...]
+
+
+def has_same_words(one: Parse, other: Parse) -> bool:
+    """Tell whether two prompts differ only in courtesy at their ends, punctuation and capitals.
+
+    Guards compare capitals where they matter. "What's" is "what is". If both have courtesy at one
+    end, it must be the same: "for please" is not "for thanks". Prompts about a text never have the
+    same words, because there each sign may matter: "Correct this: …".
+    """
+    prompt, other_prompt = _split_prompt(one.stems), _split_prompt(other.stems)
+    words = prompt.words
+    if words != other_prompt.words or len(words) < FEWEST_SAME_WORDS:
+        return False
+    if one.given[1] or other.given[1] or not _ABOUT_TEXT.isdisjoint(words):
+        return False  # the prompts are about a text
+    marks, other_marks = one.marks, other.marks
+    if words[0] not in _STATING:
+        marks, other_marks = marks.removesuffix("?"), other_marks.removesuffix("?")
+    if marks != other_marks:
+        return False
+    courtesies = (prompt.opening, other_prompt.opening), (prompt.closing, other_prompt.closing)
+    if any(said and other_said and said != other_said for said, other_said in courtesies):
+        return False
+    endings, other_endings = endings_of(one), endings_of(other)
+    compared = set(words) - _ASKING  # "what's" is "what is"
+    return all(endings.get(word) == other_endings.get(word) for word in compared)
+
+
+def _split_prompt(stems: tuple[str, ...]) -> _SplitPrompt:
+    """Split a prompt. "is" after a question word is left out, because "what's" has no such word."""
+    words = stems
+    while phrase := next((each for each in _OPENINGS if words[: len(each)] == each), None):
+        words = words[len(phrase) :]
+    opening = stems[: len(stems) - len(words)]
+    while phrase := next((each for each in _CLOSINGS if words[-len(each) :] == each), None):
+        words = words[: -len(phrase)]
+    closing = stems[len(opening) + len(words) :]
+    if words[1:2] == ("is",) and words[0] in _ASKING:
+        words = words[:1] + words[2:]
+    return _SplitPrompt(opening, words, closing)
+
+
+# --- histories of conversations -------------------------------------------------------------------
+
+MOST_UNMATCHED = 4
+"""The most reworded user turns in one comparison."""
+MOST_COUNTERPARTS = 2
+"""The most turns of the other history with which each is compared: those with the most common
+words."""
+
+_NOT_ENCODED = Encoding(
+    sentence=np.zeros(0, np.float32), tokens=np.zeros((0, 0), np.float32), spans=(), complete=False
+)
+_CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
+"""Matches in turns with code. In code, signs matter as much as words, so such turns must be
+equal."""
+_CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
+"""Matches punctuation at the end of a word. The lookbehind keeps the time linear: the match of a
+long run of signs is tried only at its first sign."""
+_YES = words_of("yes yeah yep yup correct")
+_NO = words_of("no nope nah not none")
+_SMALL_TALK = (
+    _YES
+    | _NO
+    | stems_of(
+        """
+        ok okay thanks cheers great lovely perfect brilliant cool nice ah oh ha haha lol hi hello
+        hey hiya morning right fine sure sorry ugh btw way bit just
+        """
+    )
+)
+"""Words that say nothing about the topic. Turns are compared without them."""
+_CORRECTIONS = stems_of("actually instead rather correction meant")
+_DONE = re.compile(
+    r"\b(?:I've|I have|we've|we have|that's|it's|all|done,?)\s+(?:just |now |been |also )*"
+    r"(add|book|chang|updat|remov|cancel|switch|mov|submit|order|sent|set|refund|reserv|log|arrang"
+    r"|paus|froz|block|register|rais|amend|renew|clos|open|upgrad|downgrad)\w*",
+    re.IGNORECASE,
+)
+"""Matches the report of an action: "I've cancelled", "it's now blocked"."""
+
+
+def compare_histories(
+    one: Sequence[Turn],
+    other: Sequence[Turn],
+    veto: Callable[[Parse, Parse], str | None],
+    *,
+    additions: bool,
+    tenant: str = "",
+) -> HistoryComparison:
+    """Compare two histories.
+
+    The order of the two does not matter, except that on a tie ``unmatched`` may name either side.
+
+    ``veto`` asks the guards about two turns that are nearly equal. With ``additions``, one user may
+    have said more than the other. The parses of turns are cached for each ``tenant`` apart, so that
+    the time of an answer does not show a tenant what another one wrote.
+    """
+    parse = partial(_parse, tenant)
+    turns, other_turns = _differing_turns(one, other)
+    if not turns and not other_turns:
+        return HistoryComparison(None)
+    conflict = (
+        _end_differs(one, other, turns, other_turns)
+        or _speech_differs(turns, other_turns, parse)
+        or _facts_differ(_HistoryFacts(one, turns, parse), _HistoryFacts(other, other_turns, parse))
+        or _find_vetoed_edit(turns, other_turns, veto, parse)
+    )
+    if conflict is not None:
+        return HistoryComparison(conflict)
+    unmatched = _unmatched_turns(turns, other, other_turns, parse)
+    other_unmatched = _unmatched_turns(other_turns, one, turns, parse)
+    if additions:  # one history may have more than the other: the turns of one side are enough
+        unmatched = min(unmatched, other_unmatched, key=len)
+    else:
+        unmatched += other_unmatched
+    if len(unmatched) > MOST_UNMATCHED or not all(turn.counterparts for turn in unmatched):
+        return HistoryComparison("unmatched")
+    return HistoryComparison(None, unmatched)
+
+
+def _differing_turns(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
+    """Return the turns of each history that the other does not have, or has in another order."""
+    matcher = SequenceMatcher(
+        None, [*map(_normalized, one)], [*map(_normalized, other)], autojunk=False
+    )
+    turns: list[Turn] = []
+    other_turns: list[Turn] = []
+    for tag, begin, end, other_begin, other_end in matcher.get_opcodes():
+        if tag != "equal":
+            turns += one[begin:end]
+            other_turns += other[other_begin:other_end]
+    return turns, other_turns
+
+
+def _normalized(turn: Turn) -> tuple[bool, str]:
+    """Return a turn without case, spaces and closing punctuation."""
+    text = turn.text.replace("\u2019", "'").casefold()
+    return turn.user, " ".join(_CLOSING.sub(" ", text).split())
+
+
+def _end_differs(
+    one: Sequence[Turn],
+    other: Sequence[Turn],
+    turns: Sequence[Turn],
+    other_turns: Sequence[Turn],
+) -> str | None:
+    """Return a veto if only one history has the last topic, to which "how much?" would refer.
+
+    ``turns`` and ``other_turns`` are the differing turns of the two histories, here and below.
+    """
+    has_own_end = bool(one) and one[-1] in turns
+    other_has_own_end = bool(other) and other[-1] in other_turns
+    return "end" if has_own_end != other_has_own_end else None
+
+
+def _speech_differs(
+    turns: Sequence[Turn], other_turns: Sequence[Turn], parse: TurnParser
+) -> str | None:
+    """Return a veto if the turns differ in a way that a comparison of words does not show."""
+    texts = [turn.text for turn in turns if turn.user]
+    other_texts = [turn.text for turn in other_turns if turn.user]
+    if not texts and not other_texts:
+        return "answer"  # the users said the same, but the assistants did not
+    if any(_CODE.search(turn.text) for turn in (*turns, *other_turns)):
+        return "code"
+    if {_stance(texts), _stance(other_texts)} == {"yes", "no"}:
+        return "polarity"
+    if _stems(texts, parse) & _CORRECTIONS != _stems(other_texts, parse) & _CORRECTIONS:
+        return "correction"
+    if _actions(turns) != _actions(other_turns):
+        return "action"
+    return None
+
+
+def _stance(texts: Iterable[str]) -> str | None:
+    """Return the "yes" or "no" with which turns begin. If they have both, it is "no"."""
+    first = {word.text for text in texts for word in split_words(text)[:1]}
+    return "no" if first & _NO else "yes" if first & _YES else None
+
+
+def _stems(texts: Iterable[str], parse: TurnParser) -> set[str]:
+    """Return the stems of all words."""
+    return {stemmed for text in texts for stemmed in parse(text).stems}
+
+
+def _actions(turns: Sequence[Turn]) -> set[str]:
+    """Return the actions that the assistant reports."""
+    reports = (_DONE.finditer(turn.text) for turn in turns if not turn.user)
+    return {match.group(1).lower() for found in reports for match in found}
+
+
+class _HistoryFacts:
+    """The facts in the differing turns of a history, and those in all its user turns."""
+
+    def __init__(
+        self, history: Sequence[Turn], differing: Sequence[Turn], parse: TurnParser
+    ) -> None:
+        self.user = _Facts(parse(turn.text) for turn in differing if turn.user)
+        self.assistant = _Facts(parse(turn.text) for turn in differing if not turn.user)
+        self.ever = _Facts(parse(turn.text) for turn in history if turn.user)
+
+
+class _Facts:
+    """The numbers, dates and names of some turns."""
+
+    def __init__(self, turns: Iterable[Parse]) -> None:
+        parses = [*turns]
+        self.numbers = {value for parse in parses for value, _ in parse.quantities}
+        self.dates = {date for parse in parses for date in parse.dates}
+        self.names = {name for parse in parses for name in parse.names}
+
+    def swaps_fact_with(self, other: _Facts) -> bool:
+        """Tell whether each side has a fact of one kind that the other does not have."""
+        kinds = (
+            (self.numbers, other.numbers),
+            (self.dates, other.dates),
+            (self.names, other.names),
+        )
+        return any(ours - theirs and theirs - ours for ours, theirs in kinds)
+
+    def exceeds(self, other: _Facts) -> bool:
+        """Tell whether this side has a number or a date that the other side does not have."""
+        return bool(self.numbers - other.numbers or self.dates - other.dates)
+
+
+def _facts_differ(one: _HistoryFacts, other: _HistoryFacts) -> str | None:
+    if one.user.exceeds(other.ever) or other.user.exceeds(one.ever):
+        return "fact"
+    if one.user.swaps_fact_with(other.user) or one.assistant.swaps_fact_with(other.assistant):
+        return "fact"
+    return None
+
+
+def _find_vetoed_edit(
+    turns: Sequence[Turn],
+    other_turns: Sequence[Turn],
+    veto: Callable[[Parse, Parse], str | None],
+    parse: TurnParser,
+) -> str | None:
+    """Return the veto on a user turn that is an edited version of a turn of the other history."""
+    for turn in turns:
+        for other in other_turns:
+            if turn.user and other.user:
+                conflict = _edit_conflict(turn.text, other.text, veto, parse)
+                if conflict is not None:
+                    return conflict
+    return None
+
+
+def _edit_conflict(
+    text: str, other: str, veto: Callable[[Parse, Parse], str | None], parse: TurnParser
+) -> str | None:
+    """Return the veto on two turns if one is an edited version of the other.
+
+    It is one if they have content words in common, and one of them has at most one other content
+    word. If the longer turn has more new words than common ones, it says something else as well,
+    so only a negation counts.
+    """
+    one, two = parse(text), parse(other)
+    content, other_content = _content(one), _content(two)
+    common = len(content & other_content)
+    fewest_new, most_new = sorted((len(content - other_content), len(other_content - content)))
+    if not common or fewest_new > 1:
+        return None
+    if negations_differ(one, two):
+        return "negation"
+    if most_new > common:
+        return None
+    return "substitution" if _swaps_words(text, other) else veto(one, two)
+
+
+def _swaps_words(text: str, other: str) -> bool:
+    """Tell whether only a few words were replaced by a few others, so that a detail changed.
+
+    Words are counted as they are written, so "week" and "weekly" are two words. But if the words
+    have the same stems, nothing was replaced.
+    """
+    words, other_words = _written_words(text), _written_words(other)
+    only, only_other = words - other_words, other_words - words
+    if not 0 < len(only) <= MOST_EXCHANGED or not 0 < len(only_other) <= MOST_EXCHANGED:
+        return False
+    return {stem(word) for word in only} != {stem(word) for word in only_other}
+
+
+def _written_words(text: str) -> set[str]:
+    """Return the content words as they are written, without stemming."""
+    return {
+        word.text
+        for word in split_words(text)
+        if not is_function_word(word.text) and stem(word.text) not in _SMALL_TALK
+    }
+
+
+def _unmatched_turns(
+    turns: Sequence[Turn], other: Sequence[Turn], other_turns: Sequence[Turn], parse: TurnParser
+) -> tuple[UnmatchedTurn, ...]:
+    """Return the user turns with words that the user of the history ``other`` never used."""
+    used = _stems((turn.text for turn in other if turn.user), parse)
+    return tuple(
+        UnmatchedTurn(turn.text, _counterparts(turn, other_turns, parse))
+        for turn in turns
+        if turn.user and not _content(parse(turn.text)) <= used
+    )
+
+
+def _counterparts(turn: Turn, other_turns: Sequence[Turn], parse: TurnParser) -> tuple[str, ...]:
+    """Return the user turns that have the most content words in common with this one."""
+    content = _content(parse(turn.text))
+    common = [
+        (len(content & _content(parse(other.text))), other.text)
+        for other in other_turns
+        if other.user
+    ]
+    common.sort(key=lambda pair: -pair[0])
+    return tuple(text for count, text in common[:MOST_COUNTERPARTS] if count)
+
+
+def _content(parse: Parse) -> frozenset[str]:
+    """Return the content words without small talk."""
+    return parse.content - _SMALL_TALK
+
+
+@lru_cache(maxsize=4096)
+def _parse(tenant: str, text: str) -> Parse:  # noqa: ARG001 - each tenant has its own results
+    """Parse a turn without an encoding. The guard that compares word vectors then vetoes."""
+    return parse_prompt(text, _NOT_ENCODED)
 
 
 # --- vetoes of people -----------------------------------------------------------------------------
@@ -647,6 +695,7 @@ class Vetoes:
     def __init__(self, rows: Mapping[str, Veto] | None = None) -> None:
         self._rows: OrderedDict[str, Veto] = OrderedDict()
         self._stopped: Counter[tuple[str, str]] = Counter()
+        """The blocked pairs of entry and question (``_stops``), and how many vetoes block each."""
         for id, veto in (rows or {}).items():
             self._place(id, veto)
 
@@ -676,12 +725,12 @@ class Vetoes:
             return False
         if label.same:
             return self._lift_all(label)
-        reviewed = label.source is LabelSource.REVIEW
-        veto = Veto(label.entry, label.question, label.pair_only or reviewed)
-        useless = veto.pair_only and not veto.question
-        if label.same is None or not (label.served or reviewed) or useless:
-            return False
-        if self._rows.get(label.id) == veto:
+        is_review = label.source is LabelSource.REVIEW
+        if label.same is None or not (label.served or is_review):
+            return False  # the person was unsure, or did not get the cached answer
+        veto = Veto(label.entry, label.question, label.pair_only or is_review)
+        names_no_pair = veto.pair_only and not veto.question
+        if names_no_pair or self._rows.get(label.id) == veto:
             return False
         self._lift(label.id)
         self._place(label.id, veto)

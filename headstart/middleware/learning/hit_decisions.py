@@ -1,6 +1,26 @@
-"""Decides whether a hit is served, audited or sent upstream. Explains verdicts.
+"""Decides whether a hit is served, and whether its answer is compared with a fresh one.
 
-``Reviews`` finds the pairs about which the rule is least sure, for the review page.
+``HitDecider.decide`` gets the result of a lookup, and chooses one of these ways:
+
+=====================  ===============  ===========================================================
+lookup                 action           when
+=====================  ===============  ===========================================================
+exact hit              serve            nearly always
+exact hit              serve and audit  if a null audit is drawn: it measures how often two answers
+                                        to the same question differ
+semantic hit           serve            if no audit is drawn
+semantic hit           serve and audit  if an audit is drawn, in the mode ``background``
+semantic hit           ask              if an audit is drawn, in the mode ``sync``; and in shadow
+                                        mode, where no semantic hit is served
+miss with a neighbour  ask              always; a drawn share is compared with the neighbour
+any other miss         ask              always; nothing is compared
+=====================  ===============  ===========================================================
+
+For example, ``audit.rate`` is 0.02. Of 100 semantic hits 98 are served, and two are served and
+audited: the fresh answer is compared with the one that was served, and gives a label.
+
+``explain`` gives the reasons of a verdict. ``Reviews`` and ``most_doubtful`` find the pairs about
+which the rule is least sure, for the review page.
 """
 
 from __future__ import annotations
@@ -8,6 +28,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
@@ -36,109 +57,6 @@ if TYPE_CHECKING:
     from headstart.policies.learned_rule.error_limit import ErrorLimit
     from headstart.types import Entry
 
-NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))
-"""Contributions that do not come from the two questions."""
-
-
-class Explanation(Frozen, omit_defaults=False):
-    """The reasons why a neighbour did, or did not, answer."""
-
-    neighbor: str
-    rule: Rule
-    veto: str | None
-    qualified: bool
-    """Whether the rule allowed its answer. An audit, shadow mode or the request may still have
-    refused it: see ``outcome`` and ``reason`` of the request."""
-    similarity: float
-    score: float | None
-    threshold: float | None
-    """The value that the score, or at cold start the similarity, had to reach."""
-    short_by: float | None
-    flips: str
-    """Changes that would have reversed the verdict."""
-    contributions: dict[str, float]
-    """Each feature's share of the score, largest first; they sum up to ``score_now``.
-
-    ``entry`` is the part of labels of this neighbour, ``uncertainty`` the deduction for caution.
-    """
-    score_now: float | None
-    """The present score, after later labels. ``score`` is the score at the request."""
-    domain: DomainStatus
-
-
-class Explained(Frozen):
-    """The explanation that ``explain/{id}`` adds; None: no neighbour was judged."""
-
-    verdict: Explanation | None = None
-
-
-def explain(pair: UnlabelledPair, domain: Domain) -> Explanation:
-    """Explain a verdict. Contributions and status are the present ones, after later labels.
-
-    Contributions are empty if the features are of another version.
-    """
-    verdict = pair.verdict
-    short = None
-    if verdict.threshold is not None:
-        short = max(0.0, verdict.threshold - _reached(verdict))
-    contributions = _contributions(pair, domain)
-    return Explanation(
-        neighbor=pair.entry.id,
-        rule=verdict.rule,
-        veto=verdict.veto,
-        qualified=verdict.serves,
-        similarity=verdict.similarity,
-        score=verdict.score,
-        threshold=verdict.threshold,
-        short_by=short,
-        flips=_flips(verdict, short, contributions),
-        contributions=contributions,
-        score_now=sum(contributions.values()) if contributions else None,
-        domain=domain.status(),
-    )
-
-
-def _contributions(pair: UnlabelledPair, domain: Domain) -> dict[str, float]:
-    if not pair.verdict.features:
-        return {}
-    shares = domain.contributions(pair.verdict.features)
-    shares["entry"] = domain.entry_stats(pair.entry.id).offset
-    return dict(sorted(shares.items(), key=lambda each: -abs(each[1])))
-
-
-def _reached(verdict: Verdict) -> float:
-    if verdict.rule is Rule.LEARNED and verdict.score is not None:
-        return verdict.score
-    return verdict.similarity
-
-
-def _flips(verdict: Verdict, short: float | None, contributions: dict[str, float]) -> str:
-    quantity = "score" if verdict.rule is Rule.LEARNED else "similarity"
-    if verdict.serves:
-        return f"a threshold above {_reached(verdict):.3f}, or any guard's veto"
-    match verdict.veto:
-        case "threshold" if short is not None:
-            return f"a {quantity} higher by {short:.3f}{_without(verdict, short, contributions)}"
-        case "unlearned" | "doubtful":
-            return "enough labels for the learned rule, or near misses with fewer other answers"
-        case "unqualified":
-            return "a larger max_error, or labels that show fewer wrong answers among such pairs"
-        case "alarm":
-            return "enough new labels after the alarm, with no more wrong than max_error"
-        case guard:
-            more = f", and a {quantity} higher by {short:.3f}" if short else ""
-            return f"the guard {guard!r} switched off, or questions in which it finds nothing{more}"
-
-
-def _without(verdict: Verdict, short: float, contributions: dict[str, float]) -> str:
-    """Name each feature without which the score would have reached the threshold."""
-    if verdict.rule is not Rule.LEARNED:
-        return ""
-    enough = [
-        name for name, share in contributions.items() if name not in NO_FEATURES and -share >= short
-    ]
-    return f", such as without {' or '.join(map(repr, enough))}" if enough else ""
-
 
 class HitAction(Enum):
     """What happens to a request after its lookup."""
@@ -147,14 +65,17 @@ class HitAction(Enum):
     SERVE_AND_AUDIT = "serve and audit"
     """Serve the hit, and also call the provider, in the background."""
     ASK = "ask"
+    """Call the provider, and send its answer to the caller."""
 
 
 class HitDecision(msgspec.Struct, frozen=True):
-    """An action, the lookup to report, and the sample that a fresh answer would label."""
+    """What happens to a request, and why."""
 
     action: HitAction
     lookup: Lookup
+    """The lookup to report. A hit that is not served is reported as a miss."""
     sample: FeedbackSample | None = None
+    """The pair that a fresh answer labels, if the provider is asked; None: nothing is compared."""
 
 
 class AllowedChecks(NamedTuple):
@@ -202,14 +123,14 @@ class HitDecider:
         if lookup.pair is None or key.query is None:
             action = HitAction.SERVE if lookup.entry is not None else HitAction.ASK
             return HitDecision(action, lookup)
-        served = lookup.entry is not None
-        source = LabelSource.AUDIT if served else LabelSource.MISS
+        is_hit = lookup.entry is not None
+        source = LabelSource.AUDIT if is_hit else LabelSource.MISS
         sample = FeedbackSample(
-            id, lookup.pair, source, key.query, context.principal, served,
+            id, lookup.pair, source, key.query, context.principal, served=is_hit,
             question_hash=question_of(key),
         )  # fmt: skip
         self.learner.remember(sample)
-        decision = self._hit(lookup, sample, may) if served else self._miss(lookup, sample, may)
+        decision = self._hit(lookup, sample, may) if is_hit else self._miss(lookup, sample, may)
         if decision.action is HitAction.ASK:
             self.learner.mark_unserved(id)
         return decision
@@ -217,6 +138,7 @@ class HitDecider:
     def _exact(
         self, id: str, lookup: Lookup, key: CacheKey, context: MatchContext, may: AllowedChecks
     ) -> HitDecision:
+        """Serve an exact hit. Draw whether it gets a null audit."""
         if lookup.entry is None or key.query is None or not may.twice:
             return HitDecision(HitAction.SERVE, lookup)
         domain = self.learner.domains.find(context.domain)
@@ -227,20 +149,22 @@ class HitDecider:
         return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
 
     def _hit(self, lookup: Lookup, sample: FeedbackSample, may: AllowedChecks) -> HitDecision:
+        """Serve a semantic hit, unless in shadow mode. Draw whether it is audited."""
         domain = self.learner.domains.find(sample.pair.domain)
         labels = 0 if domain is None else domain.labels
         if self.shadow or labels < self.shadow_first:
             self.budget.take()
             return HitDecision(HitAction.ASK, _as_miss(lookup, "shadow"), sample)
-        background = may.twice and self.audits.settings.mode == "background"
-        if domain is None or not (background or may.ask):
+        in_background = may.twice and self.audits.settings.mode == "background"
+        may_audit = in_background or may.ask
+        if domain is None or not may_audit:
             return HitDecision(HitAction.SERVE, lookup, sample)
         rate = self.audits.rate(domain.audit_rate(self.audits.settings.rate))
         if not self.audits.draw(rate):
             return HitDecision(HitAction.SERVE, lookup, sample)
         self.budget.take()
         sample = sample._replace(draw_probability=rate)
-        if background:
+        if in_background:
             return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
         return HitDecision(HitAction.ASK, _as_miss(lookup, "audit"), sample)
 
@@ -334,6 +258,122 @@ def _as_miss(lookup: Lookup, reason: str) -> Lookup:
     return msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason=reason)
 
 
+# --- explanations of verdicts ---------------------------------------------------------------------
+
+NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))
+"""Contributions that do not come from the two questions."""
+
+
+class Explanation(Frozen, omit_defaults=False):
+    """The reasons why a neighbour did, or did not, answer."""
+
+    neighbor: str
+    rule: Rule
+    veto: str | None
+    qualified: bool
+    """Whether the rule allowed its answer. An audit, shadow mode or the request may still have
+    refused it: see ``outcome`` and ``reason`` of the request."""
+    similarity: float
+    score: float | None
+    threshold: float | None
+    """The value that the score, or at cold start the similarity, had to reach."""
+    short_by: float | None
+    flips: str
+    """Changes that would have reversed the verdict."""
+    contributions: dict[str, float]
+    """Each feature's share of the score, largest first; they sum up to ``score_now``.
+
+    ``entry`` is the part of labels of this neighbour, ``uncertainty`` the deduction for caution.
+    """
+    score_now: float | None
+    """The present score, after later labels. ``score`` is the score at the request."""
+    domain: DomainStatus
+
+
+class Explained(Frozen):
+    """The explanation that ``explain/{id}`` adds; None: no neighbour was judged."""
+
+    verdict: Explanation | None = None
+
+
+def explain(pair: UnlabelledPair, domain: Domain) -> Explanation:
+    """Explain a verdict. Contributions and status are the present ones, after later labels.
+
+    Contributions are empty if the features are of another version.
+    """
+    verdict = pair.verdict
+    short_by = None
+    if verdict.threshold is not None:
+        short_by = max(0.0, verdict.threshold - _reached(verdict))
+    contributions = _contributions(pair, domain)
+    return Explanation(
+        neighbor=pair.entry.id,
+        rule=verdict.rule,
+        veto=verdict.veto,
+        qualified=verdict.serves,
+        similarity=verdict.similarity,
+        score=verdict.score,
+        threshold=verdict.threshold,
+        short_by=short_by,
+        flips=_flips(verdict, short_by, contributions),
+        contributions=contributions,
+        score_now=sum(contributions.values()) if contributions else None,
+        domain=domain.status(),
+    )
+
+
+def _contributions(pair: UnlabelledPair, domain: Domain) -> dict[str, float]:
+    """Return each feature's share of the score now, the largest first."""
+    if not pair.verdict.features:
+        return {}
+    shares = domain.contributions(pair.verdict.features)
+    shares["entry"] = domain.entry_stats(pair.entry.id).offset
+    return dict(sorted(shares.items(), key=lambda each: -abs(each[1])))
+
+
+def _reached(verdict: Verdict) -> float:
+    """Return the value that was compared with the threshold."""
+    if verdict.rule is Rule.LEARNED and verdict.score is not None:
+        return verdict.score
+    return verdict.similarity
+
+
+def _flips(verdict: Verdict, short_by: float | None, contributions: dict[str, float]) -> str:
+    """Name the changes that would have reversed a verdict, for ``Explanation.flips``."""
+    if verdict.serves:
+        return f"a threshold above {_reached(verdict):.3f}, or any guard's veto"
+    quantity = "score" if verdict.rule is Rule.LEARNED else "similarity"
+    match verdict.veto:
+        case "threshold" if short_by is not None:
+            higher = f"a {quantity} higher by {short_by:.3f}"
+            return higher + _without_features(verdict, short_by, contributions)
+        case "unlearned" | "doubtful":
+            return "enough labels for the learned rule, or near misses with fewer other answers"
+        case "unqualified":
+            return "a larger max_error, or labels that show fewer wrong answers among such pairs"
+        case "alarm":
+            return "enough new labels after the alarm, with no more wrong than max_error"
+        case guard:
+            higher = f", and a {quantity} higher by {short_by:.3f}" if short_by else ""
+            return (
+                f"the guard {guard!r} switched off, or questions in which it finds nothing{higher}"
+            )
+
+
+def _without_features(verdict: Verdict, short_by: float, contributions: dict[str, float]) -> str:
+    """Name each feature without which the score would have reached the threshold."""
+    if verdict.rule is not Rule.LEARNED:
+        return ""
+    enough = [
+        name
+        for name, share in contributions.items()
+        if name not in NO_FEATURES and -share >= short_by
+    ]
+    return f", such as without {' or '.join(map(repr, enough))}" if enough else ""
+
+
+# --- pairs for the review page --------------------------------------------------------------------
+
 MOST_PAIRS = 5000
 """Number of the newest pairs among which doubtful ones are looked for."""
 MOST_SEARCHED_DOMAINS = 32
@@ -359,6 +399,7 @@ class Reviews:
         self._store: Store | None = None
         self._cursor = ""
         self._pairs: OrderedDict[tuple[str, str], Label] = OrderedDict()
+        """By request and entry, the oldest first."""
         self._reviewed: set[tuple[str, str]] = set()
         self._lock = anyio.Lock()
 
@@ -408,7 +449,8 @@ async def most_doubtful(labels: Sequence[Label], hit_decider: HitDecider) -> lis
 
     Labels of another policy version are left out, because nothing is learned from them.
     """
-    domains = set(list(dict.fromkeys(label.domain for label in labels))[:MOST_SEARCHED_DOMAINS])
+    newest_first = dict.fromkeys(label.domain for label in labels)
+    domains = set(islice(newest_first, MOST_SEARCHED_DOMAINS))
     found = []
     for number, label in enumerate(labels):
         if number % SCORED_AT_ONCE == 0:
