@@ -191,7 +191,8 @@ async def test_a_near_miss_is_asked_twice_while_the_judge_is_not_known(
 ) -> None:
     monkeypatch.setattr(Domain, "repeat_rate", lambda *_: 1.0)
     provider = AskedAfresh()
-    cache = {"audit.mode": "background", "audit.rate": 0.0, "audit.ask_twice": True}
+    audits = {"mode": "background", "rate": 0.0, "null_rate": 0.0, "ask_twice": True}
+    cache = {f"audit.{name}": value for name, value in audits.items()}
     record = {"enabled": True, "path": str(tmp_path / "record.jsonl")}
     async with sidecar(provider, cache=cache, record=record) as running:
         await running.ask(PROMPT)
