@@ -152,7 +152,7 @@ def test_two_processes_cannot_work_on_one_batch(tmp_path: Path) -> None:
     assert "another process works on this batch" in other.stderr
 
 
-@pytest.mark.parametrize("body", ["<html>", "[" * 5000 + "]" * 5000], ids=["html", "deep"])
+@pytest.mark.parametrize("body", ["<html>", "[" * 20_000 + "]" * 20_000], ids=["html", "deep"])
 def test_an_answer_that_cannot_be_read_is_a_text(body: str) -> None:
     [request] = read({"prompt": "a"})
     row = json.loads(bytes(output_row(request, "ID", 502, body.encode())))
@@ -160,5 +160,5 @@ def test_an_answer_that_cannot_be_read_is_a_text(body: str) -> None:
 
 
 def test_an_error_that_is_nested_too_deeply_has_no_message() -> None:
-    body = b'{"error":' * 5000 + b"1" + b"}" * 5000
+    body = b'{"error":' * 20_000 + b"1" + b"}" * 20_000
     assert error_text(BatchReply(400, (), body)) == "status 400"

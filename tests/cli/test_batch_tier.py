@@ -285,7 +285,7 @@ def test_an_error_of_the_batch_endpoint_stops_the_run(
     status: int,
     said: str,
 ) -> None:
-    provider.told = status, (), b"[" * 5000 + b"]" * 5000
+    provider.told = status, (), b"[" * 20_000 + b"]" * 20_000
     arguments = prepare(tmp_path, provider.url, ["Where is Rome?"], api)
     exit_status, summary = run(arguments, capsys)
     assert (exit_status, summary["unasked"]) == (1, 1)

@@ -190,7 +190,7 @@ async def test_a_token_is_renewed_before_its_end_and_nobody_waits(tmp_path: Path
 
 
 async def test_an_answer_that_is_nested_too_deeply_is_no_token(tmp_path: Path) -> None:
-    async with token_server(said=b"[" * 5000 + b"]" * 5000) as tokens:
+    async with token_server(said=b"[" * 20_000 + b"]" * 20_000) as tokens:
         settings = vertex(credentials_file=account(tmp_path, tokens.url))
         async with proxied(provider=settings) as proxy:
             reply = await proxy.ask()
