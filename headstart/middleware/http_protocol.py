@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from headstart.errors import RequestError, UpstreamError
+from headstart.middleware.asgi import ADMIN_PREFIX
 from headstart.middleware.respond import WITH_BODY, json_headers, plain_error, send_whole
 from headstart.observe import logger
 from headstart.policies.callers import NamesMemo
@@ -44,7 +45,7 @@ _REQUEST_BYTES = 256
 """Bytes that each request counts for in addition, so that many tiny requests are bounded, too."""
 CONNECTIONS_FOR_CHECKS = 16
 """Connections above the limit. Of their requests, only health checks are answered."""
-_CHECKS = (b"/_headstart/health", b"/_headstart/ready")
+_CHECKS = (ADMIN_PREFIX + b"health", ADMIN_PREFIX + b"ready")
 _REFUSED_S = 1.0
 """Seconds that the head and the body of a refused request may take."""
 _FULL = (
