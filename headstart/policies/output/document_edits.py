@@ -372,14 +372,14 @@ class _BorderedPart(Frozen):
     """The number of the line that closes the border."""
 
 
-def find_edit(text: str, *, min_tokens: int = MIN_TOKENS) -> EditRequest | None:
+def find_edit(text: str) -> EditRequest | None:
     """Return the document to change, if the text asks for its change and nothing else.
 
     The border is a code fence, or ``<document>``, ``<file>``, ``<code>`` or ``<content>`` on lines
-    of their own. The text holds one document of at least ``min_tokens``, and no other that is large
+    of their own. The text holds one document of at least ``MIN_TOKENS``, and no other that is large
     enough to be meant. Only English is understood: in other languages nothing is found.
     """
-    if len(text) < min_tokens * CHARS_PER_TOKEN or "\r" in text:
+    if len(text) < MIN_TOKENS * CHARS_PER_TOKEN or "\r" in text:
         return None
     lines = text.split("\n")
     blocks = _find_blocks(lines)
@@ -389,7 +389,7 @@ def find_edit(text: str, *, min_tokens: int = MIN_TOKENS) -> EditRequest | None:
     largest = max(range(len(blocks)), key=lambda number: len(bodies[number]))
     document, block = bodies[largest], blocks[largest]
     others = sum(map(len, bodies)) - len(document)
-    if len(document) < min_tokens * CHARS_PER_TOKEN or others * _SNIPPET_SHARE > len(document):
+    if len(document) < MIN_TOKENS * CHARS_PER_TOKEN or others * _SNIPPET_SHARE > len(document):
         return None
     if has_markers(document) or not _asks_to_edit(_outside(lines, blocks)):
         return None
