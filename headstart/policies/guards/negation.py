@@ -275,7 +275,8 @@ _YES, _NO = stems_of("yes yeah yep yup"), stems_of("no nope nah")
 _AFTER_ANSWER = (_PRONOUNS - {"he"}) | words_of(
     "these those my our your the please never not don't"
 )
-"""After one of these words' "no", the "no" is an answer: "No, I don't". "No he" may be Spanish."""
+"""Before one of these words, a "no" at the start is an answer: "No, I don't". "No he" may be
+Spanish."""
 _UNKNOWING = words_of("""
     remember recall know find see figure understand understood tell locate recognise
     recognize sure certain
@@ -336,7 +337,7 @@ def negations(
     for place, word in enumerate(words):
         stemmed = stem(word.text)
         if word.text == "no" and (no_means_in or _is_answer(words, place, spoken)):
-            continue  # "no hotel": in the hotel
+            continue  # "no hotel" is "in the hotel" in Portuguese; "No, I don't" is an answer
         if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
             if _is_negation_idiom(words, place):
                 tone |= _tone_of_idiom(words, place)
