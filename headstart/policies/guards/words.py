@@ -600,8 +600,7 @@ def _look_alikes_exchanged(a: Parse, b: Parse) -> bool:
         return False
     (one,), (other,) = only_a, only_b
     rare = (one in a.rare) + (other in b.rare)
-    shorter, longer = sorted((len(one), len(other)))
-    if not rare or shorter < _LEAST_LETTERS:
+    if not rare or min(len(one), len(other)) < _LEAST_LETTERS:
         return False
     start, end = count_common_ends(one, other)
     ours, theirs = one[start : len(one) - end], other[start : len(other) - end]
@@ -610,18 +609,32 @@ def _look_alikes_exchanged(a: Parse, b: Parse) -> bool:
     american, other_american = _american(one), _american(other)
     if american == other_american:
         return False
-    inside = start > 0 and end > 0
-    return _are_substances(american, other_american) or not (
-        2 * (start + end) < longer
-        or _of_one_family(one[start:], other[start:], max(one, other, key=len))
-        or (a.foreign and b.foreign and {one[start:], other[start:]} <= _FOREIGN_DERIVED)
-        or (
-            _end_alike(one, other, _FORMS)
-            and not (_stands_alone(one, a) or _stands_alone(other, b))
-        )
-        or (not ours and b.stems.count(theirs) < a.stems.count(theirs))  # "user ID", "userid"
-        or (not theirs and a.stems.count(ours) < b.stems.count(ours))
-        or _is_typo(ours, theirs, inside=inside, both_rare=rare > 1)
+    if _are_substances(american, other_american):
+        return True
+    look_alike = 2 * (start + end) >= max(len(one), len(other))
+    typo = _is_typo(ours, theirs, inside=start > 0 and end > 0, both_rare=rare > 1)
+    return look_alike and not (
+        typo or _are_forms(one, other, start, a, b) or _is_compound(ours, theirs, a, b)
+    )
+
+
+def _are_forms(one: str, other: str, start: int, a: Parse, b: Parse) -> bool:
+    """Tell whether two words, equal up to ``start``, are forms of one word: verify, verification.
+
+    "Analgesic" and "analgesia" are forms of one word, but not where "analgesics" are drugs.
+    """
+    ending, other_ending = one[start:], other[start:]
+    if _of_one_family(ending, other_ending, max(one, other, key=len)):
+        return True
+    if a.foreign and b.foreign and {ending, other_ending} <= _FOREIGN_DERIVED:
+        return True
+    return _end_alike(one, other, _FORMS) and not (_stands_alone(one, a) or _stands_alone(other, b))
+
+
+def _is_compound(ours: str, theirs: str, a: Parse, b: Parse) -> bool:
+    """Tell whether one word, which has these letters more, is two in the other prompt: "userid"."""
+    return (not ours and b.stems.count(theirs) < a.stems.count(theirs)) or (
+        not theirs and a.stems.count(ours) < b.stems.count(ours)
     )
 
 
