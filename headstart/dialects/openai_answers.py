@@ -95,9 +95,11 @@ class ChatEncoder:
         self._created = created
         self._include_usage = include_usage
         self._null = NULL_USAGE if include_usage and not whole else b""
+        """The usage of all chunks but the last, if the client asked for usage."""
         self._whole = whole
         self._names = Started()
         self._head = self._make_head()
+        """The bytes with which each chunk begins."""
         self._before_text: dict[int, bytes] = {}
         """For each choice that has begun, the bytes before one of its texts."""
         self._beside: dict[str, Any] = {}
@@ -106,13 +108,14 @@ class ChatEncoder:
         """For each choice, the kinds of its tool calls by their numbers."""
         self._usage: dict[str, Any] | None = None
         self._extra: dict[str, Any] = {}
+        """Unknown fields of the whole answer. They wait for the chunk of its end."""
         self._over = False
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
         """Return the chunks for these events; nothing once the stream is over."""
         written: list[bytes] = []
         for event in events:
-            if type(event) is TextDelta and not self._beside:
+            if type(event) is TextDelta and not self._beside:  # like most events of a stream
                 before = self._before_text.get(event.choice)
                 if before is not None and event.text and not self._over:
                     written.append(before + _encode(event.text) + _AFTER_TEXT)
@@ -448,10 +451,9 @@ class ChatDecoder(JSONDecoder):
         ]
         if model or fingerprint or tier:
             created = created if isinstance(created, int) and created else None
-            started = Started(
-                id=id, model=model, created=created, fingerprint=fingerprint, tier=tier
+            events.append(
+                Started(id=id, model=model, created=created, fingerprint=fingerprint, tier=tier)
             )
-            events.append(started)
 
     def _add_choice(
         self, choice: _ChoiceFields, events: list[StreamEvent], unknown: dict[str, Any] = _NOTHING
@@ -536,9 +538,8 @@ def _form_of(first_rest: bytes) -> ChunkForm | None:
 
 def _learn_end(form: ChunkForm, rest: bytes, end: Finished) -> None:
     """Learn the rest of a chunk that only says how a choice ended."""
-    if end.choice or len(rest) > _LONGEST_REST or len(form.ends) >= _MOST_ENDS:
-        return
-    if _USUAL_REST.fullmatch(rest):
+    has_room = len(rest) <= _LONGEST_REST and len(form.ends) < _MOST_ENDS
+    if end.choice == 0 and has_room and _USUAL_REST.fullmatch(rest):
         form.ends[rest] = (end,)
 
 

@@ -239,10 +239,7 @@ class ResponsesEncoder:
             return
         self._begun = True
         fields = _response((IN_PROGRESS, None), self._model, self._tier, [], None, self._fields)
-        written += (
-            self._response_event("created", fields),
-            self._response_event(IN_PROGRESS, fields),
-        )
+        written += [self._response_event(kind, fields) for kind in ("created", IN_PROGRESS)]
 
     # --- items ---
 

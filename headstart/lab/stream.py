@@ -255,7 +255,7 @@ class _ReplayedCache(Generic[P, R]):
         is_skipped = passing < 1 and draw() >= passing
         if is_skipped and nearest < gate.same_words_from:
             return PlayedPrompt(row, served=False, refusal=gate.refusal or "policy")
-        # Below the gate, a sample is compared: a share of all such questions, also the skipped ones.
+        # Below the gate only a sample is compared. Skipped questions count in its share, too.
         sampled = nearest < gate.least
         if sampled and draw() * passing >= gate.share:
             return PlayedPrompt(row, served=False, refusal="threshold")
