@@ -1,11 +1,19 @@
 """Extractive selection: chooses the sentences that stay, and finds the protected texts.
 
-**Selection** (``select``) shortens English prose. It keeps the sentences that answer the question
-best, word for word and in their order, with their headings. It also keeps fenced code and texts in
-other scripts. It keeps the whole text if the text does not clearly answer the question: if too many
-words of the question are missing (``_MIN_FOUND``), or if the best sentences contain too few of them
-(``_MIN_COVERED``). Measured: without this rule such texts lost a third of the evidence; the others
-lose 5 %.
+**Selection** (``select``) shortens English prose to about a third. It keeps the sentences that
+answer the question best, word for word and in their order, with their headings. It also keeps
+fenced code and texts in other scripts. For example, of a long manual and the question "How long is
+the warranty?" these lines may stay::
+
+    [… 41 sentences omitted …]
+    The warranty lasts two years. It does not cover the battery.
+    [… 87 sentences omitted …]
+
+The steps: ``parse_query`` takes the words of the question, ``_cut`` divides the text into pieces,
+``rank`` scores them, ``_choose`` takes the best, ``_write`` joins them. The whole text stays if it
+does not clearly answer the question: if too many words of the question are missing
+(``_MIN_FOUND``), or if the best sentences contain too few of them (``_MIN_COVERED``). Measured:
+without this rule such texts lost a third of the evidence; the others lose 5 %.
 
 **Protected texts** (``understand``, ``shows_file``) must not be shortened by any transform. The
 user's words and the tool calls show which texts these are. In case of doubt a text is protected.
@@ -93,7 +101,7 @@ def focus(words: str) -> str:
 def parse_query(text: str) -> Query:
     """Return the content words of an English question, stemmed."""
     numbers: dict[str, int] = {}
-    pairs: dict[tuple[int, int], None] = {}
+    pairs: dict[tuple[int, int], None] = {}  # a set that keeps the order
     previous = None
     for word in _QUERY_WORD.findall(lower_case(text)):
         if word in STOPWORDS:
@@ -126,6 +134,8 @@ _SHAPE_BONUS = 0.1
 """The bonus of a sentence that holds an answer to who, when or how many."""
 _LINK_WEIGHT = 0.5
 """The weight that a document gets because its title is in a good sentence of another document."""
+_WORD_CHARS = 6
+"""The characters of an English word with its space."""
 _MIN_TITLE_CHARS = 4
 _MAX_LINKED = 64
 """The largest number of documents whose titles are searched for in the whole text."""
@@ -158,7 +168,7 @@ def rank(
     counts = _count(text, spans, query)
     documents = np.asarray(document_of)
     in_title = _count_titles(titles, query)
-    words = np.maximum(1.0, np.array([end - start for start, end in spans]) / 6)
+    words = np.maximum(1.0, np.array([end - start for start, end in spans]) / _WORD_CHARS)
     rarity = _rarity(counts, query)
     alone = _bm25(counts, words, rarity, _B_SENTENCE)
     titled = _bm25(counts + in_title[documents], words, rarity, _B_SENTENCE)
@@ -168,7 +178,7 @@ def rank(
         scores += _document_scores(counts, in_title, words, documents, query)
     near = _neighbourhood(counts, documents)
     weight = _WINDOW_WEIGHT if several else _WINDOW_WEIGHT_ALONE
-    scores += weight * _normal(_bm25(near, words, rarity, 0.0))
+    scores += weight * _normal(_bm25(near, words, rarity, 0.0))  # their lengths do not count
     shape = query.answer_shape()
     if shape is not None:
         fits = [shape.search(text, start, end) is not None for start, end in spans]
@@ -180,10 +190,10 @@ def rank(
 
 
 def _count(text: str, spans: Sequence[tuple[int, int]], query: Query) -> Array:
-    """Count terms and pairs of each sentence in one scan."""
+    """Count in one scan how often each sentence (row) has each term, and each pair (columns)."""
     numbers = {term: number for number, term in enumerate(query.terms)}
     pairs = {pair: len(numbers) + number for number, pair in enumerate(query.pairs)}
-    starts: list[int] = []
+    starts: list[int] = []  # the places in the text, and what is there
     columns: list[int] = []
     previous, previous_end = -1, -_MAX_GAP
     for found in query.pattern().finditer(lower_case(text)):
@@ -315,8 +325,6 @@ _FUNCTION_WORD = re.compile(
 _MIN_FUNCTION_WORDS = 0.12
 """The smallest share of English function words in an English text. English prose has twice this
 share; texts in the most similar languages have a third of it."""
-
-
 _MIN_SENTENCES = 0.5
 """The smallest share of the pieces of a prose text that end like sentences."""
 
@@ -371,6 +379,7 @@ def _is_prose(text: str, pieces: _Pieces) -> bool:
 
 
 def _cut(text: str) -> _Pieces:
+    """Divide a text into sentences, and into the headings and tags of its documents."""
     spans: list[tuple[int, int]] = []
     document_of: list[int] = []
     frame: list[bool] = []
@@ -435,14 +444,12 @@ def _with_frames(text: str, pieces: _Pieces, chosen: NDArray[np.bool_]) -> list[
     frame = np.array(pieces.frame)
     documents = np.array(pieces.document_of)
     stays = np.isin(documents, documents[chosen])
-    keep = np.where(frame, stays, chosen).tolist()
-    for number, (start, end) in enumerate(pieces.spans):
-        if not keep[number] and _is_pinned(text[start:end]):
-            keep[number] = True
-    return list(keep)
+    keep = zip(np.where(frame, stays, chosen).tolist(), pieces.spans, strict=True)
+    return [kept or _is_pinned(text[start:end]) for kept, (start, end) in keep]
 
 
 def _is_pinned(piece: str) -> bool:
+    """Tell whether a piece is fenced code or mostly in another script."""
     if piece.startswith(("```", "~~~")):
         return True
     return not piece.isascii() and len(piece.encode("ascii", "ignore")) < 0.7 * len(piece)
@@ -458,10 +465,11 @@ def _write(text: str, pieces: _Pieces, keep: Sequence[bool]) -> str:
         if kept or len(run) <= _MARK_CHARS:
             out.append(run)
         else:
-            ends = (stop for _, stop in spans)
             count = sum(not pieces.frame[number] for number in numbers) or len(numbers)
-            lines = all(text[at - 1 : at] in {"", "\n"} for at in (spans[0][0], *ends))
-            out += [omission_mark(count, "line" if lines else "sentence"), run[len(run.rstrip()) :]]
+            borders = (spans[0][0], *(end for _, end in spans))
+            are_lines = all(text[at - 1 : at] in {"", "\n"} for at in borders)
+            white_space = run[len(run.rstrip()) :]
+            out += [omission_mark(count, "line" if are_lines else "sentence"), white_space]
     return "".join(out)
 
 
@@ -604,6 +612,8 @@ LONGEST_WORDS = 50_000
 LONGEST_CALL = 20_000
 """A longer tool call is not read: it may have written a file."""
 
+# _VERBATIM, _EDITS, _WHOLE, _COUNTS and _MARKUP match words that set the field of this name in
+# TextPurpose.
 _VERBATIM = re.compile(
     r"\b(?:translat|rewrit|re-?write|rephras|paraphras|proof-?read|copy-?edit|refactor|reformat"
     r"|edit|convert|transcrib|redact|verbatim|word for word|quot(?:e|es|ation)\b|spell|grammar"
@@ -638,6 +648,7 @@ _COPIED = re.compile(
     r"\b(?:verbatim|word[- ]for[- ]word|as[- ]is|unchanged|unmodified|unaltered|exactly as)\b",
     re.IGNORECASE,
 )
+"""Words of a system text that ask to pass something on unchanged, if it is a ``_RESULT``."""
 _RESULT = re.compile(r"\b(?:tools?|functions?|outputs?|results?|responses?|json)\b", re.IGNORECASE)
 _NEAR = 80
 """The number of characters between two words of one sentence that belong together."""

@@ -1,4 +1,11 @@
-"""Anthropic Messages: reading, translating and rendering answers."""
+"""Anthropic Messages: reading, translating and rendering answers.
+
+An answer is a list of content blocks: texts, thinking, tool calls, and blocks that only this API
+has. ``MessagesDecoder`` reads blocks as events, and ``MessagesEncoder`` writes them: for
+``TextDelta(text="Hi")``, the beginning of a block of type ``text``, its delta ``Hi`` and its end.
+What no event has, such as citations, is the *detail* of a block: its unknown fields and deltas,
+under ``CONTENT_BLOCKS`` in an ``ExtraDelta``.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +115,7 @@ class MessagesDecoder(JSONDecoder):
             events += self._start_block(index, as_object(block, "a content block"))
             events += self._stop_block(index)
         events += extra_events(message, _MESSAGE)
-        events += _stop(message)
+        events += _finish_events(message)
         events += self._add_usage(message.get("usage"))
         return tuple(events)
 
@@ -128,7 +135,7 @@ class MessagesDecoder(JSONDecoder):
             case "message_delta":
                 delta = as_object(event.get("delta") or {}, "a delta")
                 extra = (*extra_events(delta, _STOPS), *extra_events(event, _MESSAGE_DELTA))
-                events = (*extra, *_stop(delta), *self._add_usage(event.get("usage")))
+                events = (*extra, *_finish_events(delta), *self._add_usage(event.get("usage")))
             case "message_stop":
                 events = ENDED
             case kind:
@@ -184,9 +191,8 @@ class MessagesDecoder(JSONDecoder):
         block.wordless = False
         if block.kind == "text":
             return (TextDelta(text=text, block=index),)
-        return (
-            ReasoningDelta(text=text, field=THINKING, signature=as_text(signature), block=index),
-        )
+        signed = as_text(signature)
+        return (ReasoningDelta(text=text, field=THINKING, signature=signed, block=index),)
 
     def _stop_block(self, index: int) -> tuple[StreamEvent, ...]:
         """Return the events of a block that ended without a delta."""
@@ -283,10 +289,11 @@ def error_frame(error: HeadstartError | ErrorReported, request_id: str) -> bytes
 
 
 def _detail(index: int, fields: dict[str, Any]) -> ExtraDelta:
+    """Return the event for the detail of a block."""
     return ExtraDelta(fields={CONTENT_BLOCKS: [{**fields, "index": index}]})
 
 
-def _stop(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
+def _finish_events(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
     reason = as_text(fields.get("stop_reason"))
     if reason is None:
         return ()
@@ -347,13 +354,8 @@ def render(completion: Completion) -> Rendered:
     blocks = tuple(_blocks(choice))
     usage = {**_NO_USAGE, **(completion.usage or {})}
     encoder = MessagesEncoder("")
-    encoder.feed(
-        (
-            Started(model=completion.model),
-            UsageReported(usage={**usage, "output_tokens": 0}),
-            ExtraDelta(fields=completion.extra, choice=None),
-        )
-    )
+    names, extra = Started(model=completion.model), ExtraDelta(fields=completion.extra, choice=None)
+    encoder.feed((names, UsageReported(usage={**usage, "output_tokens": 0}), extra))
     start = encoder.begin().partition(b'{"id":""')[2]
     ending = (
         ExtraDelta(fields=choice.beside, beside=True),
@@ -375,12 +377,15 @@ def write_body(completion: Completion, id: str, created: int) -> bytes:
 def _document(completion: Completion, blocks: Iterable[_KeptBlock]) -> dict[str, Any]:
     """Return the members of a whole answer, without its id."""
     choice = completion.choices[0]
+    calls = any(isinstance(part, ToolCall) for part in choice.parts)
+    refused = any(isinstance(part, Refusal) for part in choice.parts)
+    reason = stop_reason(choice.finish, choice.native_finish, calls=calls, refused=refused)
     return {
         "type": "message",
         "role": "assistant",
         "model": completion.model,
         "content": [_whole_block(block) for block in blocks],
-        "stop_reason": _stop_reason_of(choice),
+        "stop_reason": reason,
         "stop_sequence": choice.beside.get("stop_sequence"),
         "usage": {**_NO_USAGE, **(completion.usage or {})},
         **completion.extra,
@@ -393,15 +398,6 @@ def _document_head(id: str, created: int) -> bytes:  # noqa: ARG001 - the API te
 
 def _stream_head(id: str, created: int) -> bytes:  # noqa: ARG001
     return b'event: message_start\ndata: {"type":"message_start","message":{"id":%b' % _encode(id)
-
-
-def _stop_reason_of(choice: Choice) -> str:
-    return stop_reason(
-        choice.finish,
-        choice.native_finish,
-        calls=any(isinstance(part, ToolCall) for part in choice.parts),
-        refused=any(isinstance(part, Refusal) for part in choice.parts),
-    )
 
 
 def _frame(event: dict[str, Any]) -> bytes:
@@ -453,17 +449,19 @@ def _part_block(part: Part) -> dict[str, Any]:
 
 
 def _block_events(blocks: Iterable[_KeptBlock]) -> Iterator[StreamEvent]:
+    """Yield the events of the content blocks of a stored answer."""
     calls = 0
     for index, (part, kept, deltas) in enumerate(blocks):
-        # Clients append citations to those that a block begins with.
+        fields, late = kept, deltas
         cited = kept.get("citations")
-        cited = cited if isinstance(cited, list) else ()
-        told = [{"type": "citations_delta", "citation": each} for each in cited]
-        fields = {**kept, "citations": []} if told else kept
+        if cited and isinstance(cited, list):
+            # Clients append citations to those that a block begins with.
+            fields = {**kept, "citations": []}
+            late = [*deltas, *({"type": "citations_delta", "citation": each} for each in cited)]
         if isinstance(part, ToolCall) and (kept or deltas):
-            yield _detail(index, _kept_call(part, fields, [*deltas, *told]))
+            yield _detail(index, _kept_call(part, fields, late))
             continue
-        match part:
+        match part:  # of an empty part there are no pieces, so its whole block is told
             case Text(text="") | Refusal(text="") | Reasoning(text="", signature=None | ""):
                 fields = {**_part_block(part), **fields}
         if fields:
@@ -471,8 +469,8 @@ def _block_events(blocks: Iterable[_KeptBlock]) -> Iterator[StreamEvent]:
         if part is not None:
             yield from _part_events(part, index, calls)
             calls += isinstance(part, ToolCall)
-        if deltas or told:
-            yield _detail(index, {DELTAS: [*deltas, *told]})
+        if late:
+            yield _detail(index, {DELTAS: late})
 
 
 def _kept_call(
@@ -532,10 +530,10 @@ def _add_fields(whole: dict[str, Any], delta: dict[str, Any]) -> None:
 def _input(arguments: str) -> Any:
     """Return a tool call's input. If it was cut, it is wrapped as the API's guide says."""
     try:
-        whole = isinstance(msgspec.json.decode(arguments), dict)
+        msgspec.json.decode(arguments, type=dict[str, Any])
     except UNDECODABLE:
-        whole = False
-    return msgspec.Raw(arguments.encode()) if whole else {"INVALID_JSON": arguments}
+        return {"INVALID_JSON": arguments}
+    return msgspec.Raw(arguments.encode())
 
 
 class _BlockKey(NamedTuple):
@@ -563,6 +561,9 @@ class MessagesEncoder:
     The stream begins with the first content and the usage that is known by then. Its end reports
     the usage and the reason to stop. Reasoning under another name than the API's is left out,
     because the clients did not ask for it. Choices other than the first are left out, too.
+
+    Only one block can be open in this API, while other providers send pieces of several calls in
+    turns. Blocks that begin before the open call is whole wait until the end of the answer.
     """
 
     def __init__(self, id: str) -> None:
@@ -572,16 +573,19 @@ class MessagesEncoder:
         self._extra: dict[str, Any] = {}
         self._begun = False
         self._over = False
-        self._blocks = 0
-        """The number of blocks that were begun. ``_open`` tells whether the last one is open."""
+        self._count = 0
+        """The number of blocks that were begun. ``_open`` is the last one, if it has not ended."""
         self._open: _BlockKey | None = None
         self._before_delta = b""
+        """The bytes of a delta of the open block before its text."""
         self._arguments: list[str] = []
         """The pieces of the open tool call's arguments."""
         self._signature: str | None = None
         """The signature of the open thinking block. It is sent at the end of the block."""
         self._called: set[_BlockKey] = set()
+        """The tool calls that were begun or wait."""
         self._waiting: list[tuple[_BlockKey, list[_BlockPiece]]] = []
+        """The blocks that wait for the end of the open one, with their pieces."""
         self._fields: dict[int | None, dict[str, Any]] = {}
         """Unknown fields of blocks that are yet to begin."""
         self._finished = Finished(reason="stop")
@@ -632,13 +636,12 @@ class MessagesEncoder:
                 self._add_piece(event, written)
 
     def _add_extra(self, event: ExtraDelta, written: list[bytes]) -> None:
-        fields = event.fields
         if event.choice is None:
-            self._extra.update(fields)
+            self._extra.update(event.fields)
         elif event.choice == 0 and event.beside:
-            self._stop_sequence = fields.get("stop_sequence", self._stop_sequence)
+            self._stop_sequence = event.fields.get("stop_sequence", self._stop_sequence)
         elif event.choice == 0:
-            for detail in fields.get(CONTENT_BLOCKS, ()):
+            for detail in event.fields.get(CONTENT_BLOCKS, ()):
                 self._write_detail(detail, written)
 
     def _add_piece(self, event: _BlockPiece, written: list[bytes]) -> None:
@@ -691,7 +694,7 @@ class MessagesEncoder:
             self._signature = event.signature or self._signature
 
     def _write_detail(self, detail: dict[str, Any], written: list[bytes]) -> None:
-        """Write content of this dialect alone: an unknown block, or further fields of a block."""
+        """Write a detail: a block of its own if it has a type, else a part of another block."""
         fields = {name: value for name, value in detail.items() if name not in ("index", DELTAS)}
         index, deltas = detail["index"], detail.get(DELTAS, ())
         open_ = self._open
@@ -701,13 +704,11 @@ class MessagesEncoder:
                 key = _BlockKey("block", index)
                 if fields["type"] == "tool_use":
                     self._called.add(key)
-                self._begin(written)
                 self._begin_block(key, fields, written)
         elif not deltas:
-            self._fields[index] = fields
+            self._fields[index] = fields  # they wait for their block
         elif not is_open:
             block = {"type": "text", "text": "", **self._fields.pop(index, {})}
-            self._begin(written)
             self._begin_block(_BlockKey("text", index), block, written)
         written.extend(self._delta(delta) for delta in deltas)
 
@@ -731,11 +732,12 @@ class MessagesEncoder:
         written.append(_frame({"type": "message_start", "message": message}))
 
     def _begin_block(self, key: _BlockKey, block: dict[str, Any], written: list[bytes]) -> None:
+        self._begin(written)
         self._close(written)
-        index = self._blocks
+        index = self._count
         start = {"type": "content_block_start", "index": index, "content_block": block}
         written.append(_frame(start))
-        self._blocks += 1
+        self._count += 1
         self._open = key
         self._arguments = []
         kind, field = _DELTA_FIELDS.get(key.kind, ("", ""))
@@ -745,7 +747,7 @@ class MessagesEncoder:
         )
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _frame({"type": "content_block_delta", "index": self._blocks - 1, "delta": delta})
+        return _frame({"type": "content_block_delta", "index": self._count - 1, "delta": delta})
 
     def _call_is_whole(self) -> bool:
         """Tell whether the open block may end: a tool call needs whole arguments."""
@@ -758,7 +760,7 @@ class MessagesEncoder:
             if self._signature is not None:
                 signature, self._signature = self._signature, None
                 written.append(self._delta({"type": "signature_delta", "signature": signature}))
-            written.append(_frame({"type": "content_block_stop", "index": self._blocks - 1}))
+            written.append(_frame({"type": "content_block_stop", "index": self._count - 1}))
 
     def _close_all(self, written: list[bytes]) -> None:
         """Close the open block, and write the blocks that waited for it."""
@@ -773,11 +775,10 @@ class MessagesEncoder:
     def _end(self, written: list[bytes]) -> None:
         self._begin(written)
         self._close_all(written)
-        finished = self._finished
+        reason, native = self._finished.reason, self._finished.native
+        calls = bool(self._called)
         delta = {
-            "stop_reason": stop_reason(
-                finished.reason, finished.native, calls=bool(self._called), refused=self._refused
-            ),
+            "stop_reason": stop_reason(reason, native, calls=calls, refused=self._refused),
             "stop_sequence": self._stop_sequence,
             **{name: self._extra[name] for name in _IN_DELTA if name in self._extra},
         }

@@ -1,4 +1,11 @@
-"""OpenAI Chat Completions: reading answers, and writing them as streams."""
+"""OpenAI Chat Completions: reading answers, and writing them as streams.
+
+``ChatEncoder`` writes events as the chunks of a stream. ``ChatDecoder`` reads chunks and whole
+answers. For example, it reads this chunk as ``TextDelta(text="Hi")``, and as ``Started`` before it
+if the chunk is the first one of its stream::
+
+    {"id": "1", "created": 1, "model": "m", "choices": [{"index": 0, "delta": {"content": "Hi"}}]}
+"""
 
 from __future__ import annotations
 
@@ -88,9 +95,11 @@ class ChatEncoder:
         self._created = created
         self._include_usage = include_usage
         self._null = NULL_USAGE if include_usage and not whole else b""
+        """The usage of all chunks but the last, if the client asked for usage."""
         self._whole = whole
         self._names = Started()
         self._head = self._make_head()
+        """The bytes with which each chunk begins."""
         self._before_text: dict[int, bytes] = {}
         """For each choice that has begun, the bytes before one of its texts."""
         self._beside: dict[str, Any] = {}
@@ -99,13 +108,14 @@ class ChatEncoder:
         """For each choice, the kinds of its tool calls by their numbers."""
         self._usage: dict[str, Any] | None = None
         self._extra: dict[str, Any] = {}
+        """Unknown fields of the whole answer. They wait for the chunk of its end."""
         self._over = False
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
         """Return the chunks for these events; nothing once the stream is over."""
         written: list[bytes] = []
         for event in events:
-            if type(event) is TextDelta and not self._beside:
+            if type(event) is TextDelta and not self._beside:  # like most events of a stream
                 before = self._before_text.get(event.choice)
                 if before is not None and event.text and not self._over:
                     written.append(before + _encode(event.text) + _AFTER_TEXT)
@@ -321,7 +331,9 @@ MOST_IN_EVENT = 4096
 """Most choices, or tool calls of a choice, in one event: 70,000 would stop other requests."""
 
 
-class _UsualChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _ChoiceFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The usual fields of a choice. A chunk has a ``delta``, a whole answer a ``message``."""
+
     index: int
     delta: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     message: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
@@ -338,7 +350,7 @@ class _UsualChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     id: str
     created: int
     model: str
-    choices: Annotated[list[_UsualChoice], msgspec.Meta(max_length=MOST_IN_EVENT)]
+    choices: Annotated[list[_ChoiceFields], msgspec.Meta(max_length=MOST_IN_EVENT)]
     object: Literal["chat.completion", "chat.completion.chunk"] = "chat.completion"
     system_fingerprint: str | None = None
     service_tier: str | None = None
@@ -349,15 +361,169 @@ class _UsualChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 _decode_usual = msgspec.json.Decoder(_UsualChunk).decode
 _BEGUN = TextDelta(text="")
 """Says that the first choice has begun."""
+
+
+@dataclass(eq=False, repr=False)
+class ChatDecoder(JSONDecoder):
+    """EventDecoder of Chat Completions.
+
+    There are two ways to read a chunk, with the same events. ``read_usual`` is for chunks that fit
+    into ``_UsualChunk``; it is faster. ``read`` is for all chunks, as dicts. They differ only in
+    how they take the fields from a chunk: the methods ``_add_…`` make the events of the fields.
+
+    ``read_usual`` also learns the bytes that all streams of a provider have in common
+    (``ChunkForm``). So it need not decode the chunk that ends a choice, and the caller can find the
+    texts of a stream without decoding its chunks.
+    """
+
+    done = ENDED
+    is_usual: bool = True
+    _named: tuple[Any, ...] = (None, None, None)
+    """The model, the fingerprint and the tier that the last chunk named."""
+    _begun: dict[int, bool] = field(default_factory=dict)
+    """The choices that have begun, and whether the whole answer came at once."""
+    _calls: dict[int, _ToolCalls] = field(default_factory=dict)
+    """The tool calls of each choice."""
+
+    def read_usual(self, data: bytes) -> tuple[StreamEvent, ...] | None:
+        """Return the events of a usual chunk, or of a usual whole answer; None: it is not usual."""
+        if self._half or not data.startswith(b"{"):
+            return self.done if data.startswith(b"[DONE]") else None
+        form, rest = self.form, b""
+        if form is not None and data.startswith(self.head):
+            rest = data[len(self.head) :]  # an earlier stream may have shown its events
+            if known := form.ends.get(rest):
+                return known
+        events: list[StreamEvent] = []
+        try:
+            chunk = _decode_usual(data)
+            named = (chunk.model, chunk.system_fingerprint, chunk.service_tier)
+            if named != self._named:
+                self._add_names(named, chunk.id, chunk.created, events)
+            for choice in chunk.choices:
+                self._add_choice(choice, events)
+        except (*UNDECODABLE, MalformedAnswerError):
+            self.is_usual = False  # ``feed`` reports what is wrong
+            return None
+        if chunk.usage is not None:
+            has_delta = bool(chunk.choices) and chunk.choices[0].delta is not msgspec.UNSET
+            _add_usage(chunk.usage, events, in_part=bool(chunk.choices), beside=has_delta)
+        if form is not None and rest and len(events) == 1:
+            only = events[0]
+            if type(only) is Finished:
+                _learn_end(form, rest, only)
+            elif type(only) is TextDelta:
+                _learn_text(form, rest, only)
+        elif len(events) == 2 and events[1] is _BEGUN and type(events[0]) is Started:
+            self._learn_head(data)
+        return tuple(events)
+
+    def _learn_head(self, first: bytes) -> None:
+        """Learn the head and the form of the stream that begins with this chunk."""
+        mark = b'"choices":[' if b'"choices":[' in first else b'"choices": ['
+        top, mark, rest = first.partition(mark)
+        # There is one brace before them, so these are the choices of the chunk itself.
+        if top.count(b"{") == 1 and len(rest) <= _LONGEST_REST:
+            self.head, self.form = top + mark, _form_of(rest)
+
+    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
+        """Return the events of one chunk, or of one whole answer. Raises MalformedAnswerError."""
+        if name is not None and name == b"error" and "error" not in event:
+            return (_read_event_error(event),)
+        events: list[StreamEvent] = []
+        named = (event.get("model"), event.get("system_fingerprint"), event.get("service_tier"))
+        if named != self._named:
+            self._add_names(named, event.get("id"), event.get("created"), events)
+        for position, fields in enumerate(_list(event.get("choices"))):
+            choice = _read_choice(fields, position)
+            unknown = _NOTHING if _CHOICE.issuperset(fields) else _unknown(fields, _CHOICE)
+            self._add_choice(choice, events, unknown)
+        _read_rest(event, events)
+        return tuple(events)
+
+    def _add_names(
+        self, named: tuple[Any, ...], id: Any, created: Any, events: list[StreamEvent]
+    ) -> None:
+        """Add the names of the answer, which are new."""
+        self._named, self.form = named, None  # other names follow another head
+        id, model, fingerprint, tier = [
+            text if type(text) is str and text else None for text in (id, *named)
+        ]
+        if model or fingerprint or tier:
+            created = created if isinstance(created, int) and created else None
+            events.append(
+                Started(id=id, model=model, created=created, fingerprint=fingerprint, tier=tier)
+            )
+
+    def _add_choice(
+        self, choice: _ChoiceFields, events: list[StreamEvent], unknown: dict[str, Any] = _NOTHING
+    ) -> None:
+        """Add the events of a choice. ``unknown`` are its fields beside the usual ones."""
+        index = choice.index
+        if index not in self._begun:
+            self._begun[index] = choice.message is not msgspec.UNSET
+            events.append(TextDelta(text="", choice=index) if index else _BEGUN)
+        message = choice.message if choice.delta is msgspec.UNSET else choice.delta
+        if message is not msgspec.UNSET:
+            self._add_message(message, index, events)
+        if choice.logprobs is not None:
+            events.append(LogprobsDelta(value=choice.logprobs, choice=index))
+        if unknown:
+            events.append(ExtraDelta(fields=unknown, choice=index, beside=True))
+        reason = choice.finish_reason
+        if reason:
+            native = unknown.get("native_finish_reason")
+            native = native if type(native) is str and native != reason else None
+            events.append(Finished(reason=reason, choice=index, native=native))
+
+    def _add_message(self, message: dict[str, Any], index: int, events: list[StreamEvent]) -> None:
+        """Add the events of a message or of a delta."""
+        content = message.get("content")
+        if len(message) == 1 and type(content) is str:  # like most deltas of a stream
+            if content:
+                events.append(TextDelta(text=content, choice=index))
+            return
+        message, content = _divide(message) if type(content) is list else (message, content)
+        unknown: dict[str, Any] = {}
+        for name, value in message.items():
+            if value is None:
+                continue
+            if name in REASONING_FIELDS and type(value) is str:
+                if value:
+                    events.append(ReasoningDelta(text=value, choice=index, field=name))
+            elif name not in _MESSAGE or (name in _TEXTS and type(value) is not str):
+                unknown[name] = value
+        if content and type(content) is str:
+            events.append(TextDelta(text=content, choice=index))
+        refusal = message.get("refusal")
+        if refusal and type(refusal) is str:
+            events.append(RefusalDelta(text=refusal, choice=index))
+        if message.get("tool_calls") is not None or message.get("function_call"):
+            self._add_calls(message, index, events)
+        if unknown:
+            events.append(ExtraDelta(fields=unknown, choice=index))
+
+    def _add_calls(self, message: dict[str, Any], index: int, events: list[StreamEvent]) -> None:
+        if index not in self._calls:
+            self._calls[index] = _ToolCalls(whole=self._begun[index])
+        calls = self._calls[index]
+        told = message.get("tool_calls")
+        if type(told) is dict and "function" in told:  # TGI up to 3.0 streams one call, unwrapped
+            told = [told]
+        events += [_read_call(call, index, calls) for call in _list(told)]
+        if message.get("function_call"):
+            events.append(_read_function_call(message["function_call"], index, calls))
+
+
 _LONGEST_REST = 512
-"""The longest rest of a chunk that is remembered, in bytes."""
+"""The longest rest of a chunk that is remembered, in bytes. The rest is what follows the head."""
 _MOST_ENDS = 16
 """The most ends that are remembered for a form. APIs have some five finish reasons."""
 _USUAL_REST = re.compile(
     rb'\{[^][{}]*"delta": ?\{(?:"\w+": ?(?:null|""|"assistant")(?:, ?)?)*\}[^][{}]*\}\]'
     rb'(?:, ?"usage": ?null)?\}'
 )
-"""Matches the rest of a chunk behind its head, if this has one choice, no text and nothing else.
+"""Matches the rest of a chunk that has one choice, no text and nothing else.
 
 If the choice has begun, such a rest has the same events in each stream. A text must not be kept for
 other streams. A field that comes twice could hide one.
@@ -370,171 +536,43 @@ def _form_of(first_rest: bytes) -> ChunkForm | None:
     return ChunkForm() if _USUAL_REST.fullmatch(first_rest) else None
 
 
-def _learn(form: ChunkForm, rest: bytes, event: StreamEvent) -> None:
-    """Learn the rest of a chunk whose only event this is, if it is about the first choice."""
-    if type(event) is Finished and event.choice == 0:
-        if len(form.ends) < _MOST_ENDS and _USUAL_REST.fullmatch(rest):
-            form.ends[rest] = (event,)
-    elif type(event) is TextDelta and event.choice == 0:
-        text = event.text.encode("utf-8", "surrogatepass")
-        for mark in (b'"content":"', b'"content": "'):
-            parts = rest.split(b'%b%b"' % (mark, text))
-            # Only a text without escapes is found.
-            if len(parts) == 2 and _USUAL_REST.fullmatch((mark + b'"').join(parts)):
-                form.around_text = parts[0] + mark, b'"' + parts[1]
+def _learn_end(form: ChunkForm, rest: bytes, end: Finished) -> None:
+    """Learn the rest of a chunk that only says how a choice ended."""
+    has_room = len(rest) <= _LONGEST_REST and len(form.ends) < _MOST_ENDS
+    if end.choice == 0 and has_room and _USUAL_REST.fullmatch(rest):
+        form.ends[rest] = (end,)
 
 
-@dataclass(eq=False, repr=False)
-class ChatDecoder(JSONDecoder):
-    """EventDecoder of Chat Completions."""
+def _learn_text(form: ChunkForm, rest: bytes, delta: TextDelta) -> None:
+    """Learn what is before and after the text in the rest of a chunk that only has this text."""
+    if delta.choice or len(rest) > _LONGEST_REST:
+        return
+    text = delta.text.encode("utf-8", "surrogatepass")
+    for mark in (b'"content":"', b'"content": "'):
+        parts = rest.split(b'%b%b"' % (mark, text))
+        # Only a text without escapes is found.
+        if len(parts) == 2 and _USUAL_REST.fullmatch((mark + b'"').join(parts)):
+            form.around_text = parts[0] + mark, b'"' + parts[1]
 
-    done = ENDED
-    is_usual: bool = True
-    _named: tuple[Any, ...] = (None, None, None)
-    _begun: dict[int, bool] = field(default_factory=dict)
-    """The choices that have begun, and whether the whole answer came at once."""
-    _calls: dict[int, _ToolCalls] = field(default_factory=dict)
 
-    def read_usual(self, data: bytes) -> tuple[StreamEvent, ...] | None:
-        """Return the events of a usual chunk, or of a usual whole answer; None: it is not usual."""
-        if self._half or not data.startswith(b"{"):
-            return self.done if data.startswith(b"[DONE]") else None
-        form, rest = self.form, b""
-        if form is not None and data.startswith(self.head):
-            rest = data[len(self.head) :]
-            if known := form.ends.get(rest):
-                return known
-        try:
-            chunk = _decode_usual(data)
-            events: list[StreamEvent] = []
-            self._read_names(
-                (chunk.model, chunk.system_fingerprint, chunk.service_tier),
-                chunk.id,
-                chunk.created,
-                events,
-            )
-            for choice in chunk.choices:
-                index, delta = choice.index, choice.delta
-                whole = choice.message is not msgspec.UNSET
-                delta = delta if delta is not msgspec.UNSET else choice.message
-                self._begin(index, events, whole=whole)
-                self._read_message(_NOTHING if delta is msgspec.UNSET else delta, index, events)
-                if choice.logprobs is not None:
-                    events.append(LogprobsDelta(value=choice.logprobs, choice=index))
-                if choice.finish_reason:
-                    events.append(Finished(reason=choice.finish_reason, choice=index))
-        except (*UNDECODABLE, MalformedAnswerError):
-            self.is_usual = False  # ``feed`` reports what is wrong
-            return None
-        if chunk.usage is not None:
-            in_part = bool(chunk.choices)
-            beside = in_part and chunk.choices[0].delta is not msgspec.UNSET
-            _add_usage(chunk.usage, events, in_part=in_part, beside=beside)
-        if form is not None and len(events) == 1 and 0 < len(rest) <= _LONGEST_REST:
-            _learn(form, rest, events[0])
-        elif len(events) == 2 and events[1] is _BEGUN and type(events[0]) is Started:
-            mark = b'"choices":[' if b'"choices":[' in data else b'"choices": ['
-            top, mark, rest = data.partition(mark)
-            # There is one brace before them, so these are the choices of the chunk itself.
-            if top.count(b"{") == 1 and len(rest) <= _LONGEST_REST:
-                self.head, self.form = top + mark, _form_of(rest)
-        return tuple(events)
-
-    def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
-        """Return the events of one chunk, or of one whole answer. Raises MalformedAnswerError."""
-        if name is not None and name == b"error" and "error" not in event:
-            return (_read_event_error(event),)
-        events: list[StreamEvent] = []
-        named = (event.get("model"), event.get("system_fingerprint"), event.get("service_tier"))
-        self._read_names(named, event.get("id"), event.get("created"), events)
-        for position, choice in enumerate(_list(event.get("choices"))):
-            self._read_choice(choice, position, events)
-        _read_rest(event, events)
-        return tuple(events)
-
-    def _read_names(
-        self, named: tuple[Any, ...], id: Any, created: Any, events: list[StreamEvent]
-    ) -> None:
-        """Add the names of the answer, if they are new."""
-        if named == self._named:
-            return
-        self._named, self.form = named, None  # other names follow another head
-        id, model, fingerprint, tier = [
-            text if type(text) is str and text else None for text in (id, *named)
-        ]
-        if model or fingerprint or tier:
-            created = created if isinstance(created, int) and created else None
-            started = Started(
-                id=id, model=model, created=created, fingerprint=fingerprint, tier=tier
-            )
-            events.append(started)
-
-    def _begin(self, index: int, events: list[StreamEvent], *, whole: bool) -> None:
-        if index not in self._begun:
-            self._begun[index] = whole
-            events.append(TextDelta(text="", choice=index) if index else _BEGUN)
-
-    def _read_choice(self, choice: Any, position: int, events: list[StreamEvent]) -> None:
-        if type(choice) is not dict:
-            raise MalformedAnswerError("a choice is not an object")
-        index = choice.get("index")
-        if type(index) is not int:
-            index = position
-        delta = choice.get("delta")
-        if delta is None:
-            delta = choice.get("message") or _NOTHING
-        if type(delta) is not dict:
-            raise MalformedAnswerError("a choice's delta is not an object")
-        self._begin(index, events, whole="message" in choice)
-        self._read_message(delta, index, events)
-        logprobs = choice.get("logprobs")
-        if type(logprobs) is dict:
-            events.append(LogprobsDelta(value=logprobs, choice=index))
-        if not _CHOICE.issuperset(choice):
-            unknown = _unknown(choice, _CHOICE)
-            events.append(ExtraDelta(fields=unknown, choice=index, beside=True))
-        reason = choice.get("finish_reason")
-        if reason and type(reason) is str:
-            native = choice.get("native_finish_reason")
-            native = native if type(native) is str and native != reason else None
-            events.append(Finished(reason=reason, choice=index, native=native))
-
-    def _read_message(self, delta: dict[str, Any], index: int, events: list[StreamEvent]) -> None:
-        content = delta.get("content")
-        if len(delta) == 1 and type(content) is str:
-            if content:
-                events.append(TextDelta(text=content, choice=index))
-            return
-        delta, content = _divide(delta) if type(content) is list else (delta, content)
-        unknown: dict[str, Any] = {}
-        for name, value in delta.items():
-            if value is None:
-                continue
-            if name in REASONING_FIELDS and type(value) is str:
-                if value:
-                    events.append(ReasoningDelta(text=value, choice=index, field=name))
-            elif name not in _MESSAGE or (name in _TEXTS and type(value) is not str):
-                unknown[name] = value
-        if content and type(content) is str:
-            events.append(TextDelta(text=content, choice=index))
-        refusal = delta.get("refusal")
-        if refusal and type(refusal) is str:
-            events.append(RefusalDelta(text=refusal, choice=index))
-        if delta.get("tool_calls") is not None or delta.get("function_call"):
-            self._read_calls(delta, index, events)
-        if unknown:
-            events.append(ExtraDelta(fields=unknown, choice=index))
-
-    def _read_calls(self, delta: dict[str, Any], index: int, events: list[StreamEvent]) -> None:
-        if index not in self._calls:
-            self._calls[index] = _ToolCalls(whole=self._begun[index])
-        calls = self._calls[index]
-        told = delta.get("tool_calls")
-        if type(told) is dict and "function" in told:  # TGI up to 3.0 streams one call, unwrapped
-            told = [told]
-        events += [_read_call(call, index, calls) for call in _list(told)]
-        if delta.get("function_call"):
-            events.append(_read_function_call(delta["function_call"], index, calls))
+def _read_choice(choice: Any, position: int) -> _ChoiceFields:
+    """Read the usual fields of a choice. Fields of other types than usual are left out."""
+    if type(choice) is not dict:
+        raise MalformedAnswerError("a choice is not an object")
+    message = choice.get("delta")
+    if message is None:
+        message = choice.get("message") or _NOTHING
+    if type(message) is not dict:
+        raise MalformedAnswerError("a choice's delta is not an object")
+    index, logprobs = choice.get("index"), choice.get("logprobs")
+    reason = choice.get("finish_reason")
+    return _ChoiceFields(
+        index if type(index) is int else position,
+        message,
+        message if "message" in choice else msgspec.UNSET,
+        logprobs if type(logprobs) is dict else None,
+        reason if type(reason) is str else None,
+    )
 
 
 class _ToolCalls:
@@ -674,6 +712,7 @@ def text_of_arguments(value: Any) -> str:
 
 
 def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
+    """Add the events of the fields beside the choices: usage, an error and unknown fields."""
     usage = chunk.get("usage")
     of_groq = not usage and "x_groq" in chunk and isinstance(chunk["x_groq"], dict)
     if of_groq:
@@ -694,7 +733,11 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
 def _add_usage(
     usage: dict[str, Any], events: list[StreamEvent], *, in_part: bool, beside: bool
 ) -> None:
-    """Add the usage. ``in_part``: its chunk has choices, so it is a part of the answer."""
+    """Add the usage. ``in_part``: its chunk has choices, so it is a part of the answer.
+
+    Such a chunk gets an empty text if it has no other content. Without it, the chunk would look
+    like the one after the answer that has nothing but the usage.
+    """
     if in_part and all(type(event) is Started for event in events):
         events.append(TextDelta(text=""))
     events.append(UsageReported(usage=usage, beside=beside))

@@ -1,9 +1,15 @@
 """OpenAI Responses: reading answers, and keeping their output items in a stored answer.
 
-**Output items.** A stored answer keeps its texts and calls as parts, like one of any dialect.
-Everything around them (ids, phases, annotations, encrypted reasoning, and whole items that no other
-dialect has) is in the frames of the items, under ``ITEMS`` in ``Completion.extra``.
-``output_items`` joins the two.
+The output of a response is a list of items: messages, reasoning, calls. A stored answer keeps the
+texts and calls of the items as parts, like an answer of any dialect. Everything around them is in
+the *frames* of the items: ids, phases, annotations, encrypted reasoning, and whole items that no
+other dialect has. For example, ``Text("Hi")`` and the frame without ``text`` keep this item::
+
+    {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+     "content": [{"type": "output_text", "text": "Hi", "annotations": []}]}
+
+``ResponsesDecoder`` makes parts and frames of an answer. The frames are under ``ITEMS`` in
+``Completion.extra``. ``output_items`` joins parts and frames again.
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -61,7 +67,8 @@ ITEMS = "output_items"
 RESPONSE_ID = "response_id"
 """The field of ``Completion.extra`` with the provider's own id of the answer."""
 SUMS = "text_checksums"
-"""The field of ``Completion.extra`` with the checksums of the whole texts, by numbers of items."""
+"""The field of ``Completion.extra`` with the checksums of the whole texts, by numbers of items.
+They show whether the pieces of a stream make these texts."""
 RAW = "reasoning_text"
 """The name of reasoning that is not a summary."""
 IN_PROGRESS = "in_progress"
@@ -157,8 +164,9 @@ class Source:
 
     def __init__(self, parts: Iterable[Part], logprobs: Sequence[Any] = ()) -> None:
         self._parts: dict[object, deque[Part]] = {}
+        """The parts that are left, by the type of the content part that needs them."""
         for part in parts:
-            self._parts.setdefault(_place_of(part), deque()).append(part)
+            self._parts.setdefault(_content_type_of(part), deque()).append(part)
         self._logprobs = deque(logprobs)
 
     def text(self, kind: str) -> str | None:
@@ -181,8 +189,8 @@ class Source:
         return [part for queue in self._parts.values() for part in queue]
 
 
-def _place_of(part: Part) -> object:
-    """Return the type of the content part for a part, or that the part is a call."""
+def _content_type_of(part: Part) -> object:
+    """Return the type of the content part that holds a part; for a call, the class ``ToolCall``."""
     match part:
         case Text():
             return "output_text"
@@ -207,8 +215,9 @@ def output_items(completion: Completion, seed: str) -> list[dict[str, Any]]:
         return items
     source = Source(choice.parts, logprobs)
     items = [_filled(frame, source) for frame in frames]
-    own = [part for part in source.left() if not isinstance(part, Reasoning)]
-    return [*items, *_new_items(own, seed, len(items))]
+    # No frame has a place for these parts.
+    others = [part for part in source.left() if not isinstance(part, Reasoning)]
+    return [*items, *_new_items(others, seed, len(items))]
 
 
 def seed_of(completion: Completion) -> str:
@@ -224,6 +233,7 @@ def _frames(completion: Completion) -> list[dict[str, Any]]:
 
 
 def _filled(frame: dict[str, Any], source: Source) -> dict[str, Any]:
+    """Return the item of a frame, with its texts or its call from ``source``."""
     kind = kind_of(frame)
     item = dict(frame)
     if item.get("status") == IN_PROGRESS and kind in _PREFIXES:
@@ -334,29 +344,44 @@ _RESPONSE = words_of(
 MOST_PARTS = 256
 """The most content parts of an item; an item and a part make one number of a content block."""
 
-_TEXTS: dict[str, tuple[str, str, str]] = {
-    "response.output_text": ("output_text", "content_index", "text"),
-    "response.refusal": ("refusal", "content_index", "refusal"),
-    "response.reasoning_summary_text": ("summary_text", "summary_index", "text"),
-    "response.reasoning_text": (RAW, "content_index", "text"),
-    "response.function_call_arguments": ("function_call", "", "arguments"),
-    "response.custom_tool_call_input": ("custom_tool_call", "", "input"),
+
+class _TextEvent(NamedTuple):
+    """The fields of the events that bring a text: pieces (``.delta``), then its end (``.done``)."""
+
+    kind: str
+    """The type of the content part with the text, or of the call with the arguments."""
+    part_field: str
+    """The field with the number of the content part; "": a call has none."""
+    text_field: str
+    """The field of the last event with the whole text."""
+
+
+_TEXTS = {
+    "response.output_text": _TextEvent("output_text", "content_index", "text"),
+    "response.refusal": _TextEvent("refusal", "content_index", "refusal"),
+    "response.reasoning_summary_text": _TextEvent("summary_text", "summary_index", "text"),
+    "response.reasoning_text": _TextEvent(RAW, "content_index", "text"),
+    "response.function_call_arguments": _TextEvent("function_call", "", "arguments"),
+    "response.custom_tool_call_input": _TextEvent("custom_tool_call", "", "input"),
 }
-"""For each name of a text event: the type of its part or item, the field with the part's number,
-and the field with the whole text at the end."""
+"""By the beginnings of their names."""
 _BESIDE = frozenset(
     b"response.queued response.in_progress response.content_part.added response.content_part.done "
     b"response.reasoning_summary_part.added response.reasoning_summary_part.done".split()
 )
 """Names of events that only repeat other events."""
-EVENTS = {kind: (name, index) for name, (kind, index, _) in _TEXTS.items()}
+EVENTS = {text.kind: (name, text.part_field) for name, text in _TEXTS.items()}
+"""By the type of a content part or a call: the beginning of the names of its events, and the field
+with the number of the content part."""
 
 
 @dataclass(eq=False, repr=False)
 class ResponsesDecoder(JSONDecoder):
     """EventDecoder of Responses.
 
-    Texts come as deltas. A text without deltas is read at the end of its part, item or answer.
+    A stream tells each text up to four times: as deltas, and whole at the end of its content part,
+    of its item and of the answer. The first of them counts: a text without deltas is read at its
+    first end. A whole answer (``read_response``) is read like the end of a stream.
     """
 
     _fields: dict[str, Any] | None = None
@@ -364,8 +389,11 @@ class ResponsesDecoder(JSONDecoder):
     _calls: dict[int, int] = field(default_factory=dict)
     """The number of each tool call, by its number in the output."""
     _parts_read: set[tuple[str, int, int]] = field(default_factory=set)
+    """The texts of which a piece was read: type, number of the item, number of the content part."""
     _begun: set[int] = field(default_factory=set)
+    """The numbers of the items that have begun."""
     _done: set[int] = field(default_factory=set)
+    """The numbers of the items that were read to their ends."""
     _items_ended: int = 0
     """The number of items that events reported as ended, under any number."""
 
@@ -377,13 +405,13 @@ class ResponsesDecoder(JSONDecoder):
 
     def read(self, event: dict[str, Any], name: bytes | None = None) -> tuple[StreamEvent, ...]:
         """Return the events of an object. Raises MalformedAnswerError."""
-        if event.get("type") == "response.output_text.delta":
+        if event.get("type") == "response.output_text.delta":  # like most events of a stream
             return self._delta("output_text", *_place(event, "content_index"), event, "delta")
         return tuple(self._read(event, name))
 
     def read_response(self, response: dict[str, Any]) -> tuple[StreamEvent, ...]:
         """Return the events of a whole answer. Raises MalformedAnswerError."""
-        return tuple(self._end(response))
+        return tuple(self._end_answer(response))
 
     def _read(self, event: dict[str, Any], name: bytes | None) -> Iterator[StreamEvent]:
         kind = event.get("type")
@@ -396,24 +424,27 @@ class ResponsesDecoder(JSONDecoder):
             self._items_ended += 1
             yield from self.read_item(*_item(event))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
-            yield from self._end(as_object(event.get("response"), "the response"))
+            yield from self._end_answer(as_object(event.get("response"), "the response"))
         elif kind == "error" or (kind is None and name == b"error"):
             yield read_error({**event, "type": None})
         elif self._fields is None and isinstance(event.get("response"), dict):
-            yield from self._begin(event["response"])
+            yield from self._begin_answer(event["response"])
 
     def _read_text(self, event: dict[str, Any], stem: str, step: str) -> Iterator[StreamEvent]:
-        kind, index, whole = _TEXTS[stem]
-        output, part = _place(event, index)
+        text = _TEXTS[stem]
+        output, part = _place(event, text.part_field)
         if step == "delta":
-            yield from self._delta(kind, output, part, event, "delta")
-        elif step == "done" and (kind, output, part) not in self._parts_read:
-            yield from self._delta(kind, output, part, event, whole)
+            yield from self._delta(text.kind, output, part, event, "delta")
+        elif step == "done" and (text.kind, output, part) not in self._parts_read:
+            yield from self._delta(text.kind, output, part, event, text.text_field)
 
     def _delta(
         self, kind: str, output: int, part: int, fields: dict[str, Any], name: str
     ) -> tuple[StreamEvent, ...]:
-        """Return the event for a piece of text or of a call's arguments, unless it is empty."""
+        """Return the event for a piece of text or of a call's arguments, unless it is empty.
+
+        It is the field ``name``. ``kind``, ``output`` and ``part`` are its place (``_parts_read``).
+        """
         text = fields.get(name)
         if kind in CALLS:
             text = openai_answers.text_of_arguments(text)
@@ -439,7 +470,7 @@ class ResponsesDecoder(JSONDecoder):
     def _call_number(self, output: int) -> int:
         return self._calls.setdefault(output, len(self._calls))
 
-    def _begin(self, response: dict[str, Any]) -> Iterator[StreamEvent]:
+    def _begin_answer(self, response: dict[str, Any]) -> Iterator[StreamEvent]:
         self._fields = other_fields(response)
         created = response.get("created_at")
         yield Started(
@@ -457,7 +488,7 @@ class ResponsesDecoder(JSONDecoder):
         self._begun.add(index)
         kind = kind_of(item)
         if kind in CALLS:
-            yield _frame(index, {**frame_of(item), "status": IN_PROGRESS})
+            yield _frame_event(index, {**frame_of(item), "status": IN_PROGRESS})
             yield ToolCallDelta(
                 index=self._call_number(index),
                 id=as_text(item.get("call_id")),
@@ -468,10 +499,10 @@ class ResponsesDecoder(JSONDecoder):
         elif kind in ("message", "reasoning"):
             begun = {"content", SUMMARY, "encrypted_content"}
             frame = {name: value for name, value in item.items() if name not in begun}
-            yield _frame(index, {**frame, "status": IN_PROGRESS})
+            yield _frame_event(index, {**frame, "status": IN_PROGRESS})
         else:
-            yield _foreign(index, item.get("type"))
-            yield _frame(index, item)
+            yield _foreign_event(index, item.get("type"))
+            yield _frame_event(index, item)
 
     def read_item(self, index: int, item: dict[str, Any]) -> Iterator[StreamEvent]:
         """Yield the events of a whole item of the output. Raises MalformedAnswerError."""
@@ -487,18 +518,18 @@ class ResponsesDecoder(JSONDecoder):
                 whole = {"text": text_of(part), "logprobs": part.get("logprobs")}
                 yield from self._delta(name, index, number, whole, "text")
             for cited in annotations_of(part):
-                yield _foreign(index, cited.get("type") if isinstance(cited, dict) else None)
+                yield _foreign_event(index, cited.get("type") if isinstance(cited, dict) else None)
         if sums := checksums(item):
             yield ExtraDelta(fields={SUMS: {str(index): sums}}, choice=None)
         frame = frame_of(item)
         if frame.get("status") == IN_PROGRESS:
             frame["status"] = "completed"
-        yield _frame(index, frame)
+        yield _frame_event(index, frame)
 
-    def _end(self, response: dict[str, Any]) -> Iterator[StreamEvent]:
+    def _end_answer(self, response: dict[str, Any]) -> Iterator[StreamEvent]:
         """Yield the rest of an answer, and how it ended."""
         if self._fields is None:
-            yield from self._begin(response)
+            yield from self._begin_answer(response)
         status = response.get("status")
         if status == "failed" or (response.get("error") and status != "completed"):
             yield read_error(response)
@@ -603,12 +634,12 @@ def other_fields(response: dict[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in response.items() if n not in _RESPONSE and v is not None}
 
 
-def _frame(index: int, frame: dict[str, Any]) -> ExtraDelta:
+def _frame_event(index: int, frame: dict[str, Any]) -> ExtraDelta:
     """Return the event for an item's frame, which goes with the texts in it."""
     return ExtraDelta(fields={ITEMS: {str(index): frame}}, choice=None)
 
 
-def _foreign(index: int, kind: Any) -> ExtraDelta:
+def _foreign_event(index: int, kind: Any) -> ExtraDelta:
     """Return the event for content that no other dialect has."""
     block = {"index": index, "type": kind if isinstance(kind, str) else "unknown"}
     return ExtraDelta(fields={CONTENT_BLOCKS: [block]})

@@ -1,4 +1,20 @@
-"""OpenAI Responses: writing answers, live or stored."""
+"""OpenAI Responses: writing answers, live or stored.
+
+``ResponsesEncoder`` writes a stream. For example, it writes ``TextDelta("Hi")`` and the end of the
+answer as these events, each as ``event: response.created`` with its ``data``::
+
+    created, in_progress                                      the response begins
+      output_item.added                                       an item begins: a message
+        content_part.added                                    a content part begins
+          output_text.delta                                   a piece of its text
+        output_text.done, content_part.done
+      output_item.done
+    completed                                                 the whole response, with its output
+
+``write_body`` writes an answer that is not streamed, and ``render`` one that was stored, in both
+forms. What the items of an answer keep beside their texts are their frames: see
+``responses_answers.py``.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +112,7 @@ class _OutputPart:
         self.texts: list[str] = []
         self.logprobs: list[Any] = []
         self.before = self.middle = self.after = b""
+        """The bytes of a delta before its number, before its text and after its text."""
 
     @property
     def is_summary(self) -> bool:
@@ -121,8 +138,10 @@ class ResponsesEncoder:
 
     The stream begins with the first content. Reasoning under another name than the API's is left
     out, because the clients did not ask for it. Choices other than the first are left out, too.
-    Items of an answer in this dialect keep their frames; others get ids that follow from the
-    answer's.
+
+    One message or reasoning is open at a time; calls may go on beside it. Items of an answer in
+    this dialect keep their frames: the first frame of an item waits for its texts, and the last
+    one ends the item. Other items get ids that follow from the answer's.
     """
 
     def __init__(self, id: str, created: int, *, whole: bool = False) -> None:
@@ -132,19 +151,24 @@ class ResponsesEncoder:
         self._head = _head(id, created)
         self._seed = id.partition("_")[2] or id
         self._number = 0
+        """The number of the next event."""
         self._fields = dict(_DEFAULTS) if whole else {**_DEFAULTS, **_NO_METADATA}
         self._model = ""
         self._tier: str | None = None
         self._usage: dict[str, Any] | None = None
         self._begun = self._over = False
         self._open: _OutputItem | None = None
+        """The message or the reasoning that has begun and not ended."""
         self._calls: dict[int, _OutputItem] = {}
-        """The calls that were begun, by their numbers. Calls that have ended have no parts."""
+        """The calls that were begun, by their numbers, also those that have ended."""
         self._waiting: dict[int, dict[str, Any]] = {}
         """Frames of items whose texts have not come yet, by the provider's numbers."""
         self._seen: set[int] = set()
+        """The provider's numbers of the items whose frames have come."""
         self._output: dict[int, dict[str, Any]] = {}
+        """The items that have ended, by our numbers."""
         self._count = 0
+        """The number of items that have begun."""
         self._finished = Finished(reason="stop")
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
@@ -162,7 +186,7 @@ class ResponsesEncoder:
                 and not event.choice
             ):
                 if event.text:
-                    self._say(part, event.text, _logprobs_after(events, place), written)
+                    self._write_delta(part, event.text, _logprobs_after(events, place), written)
                 continue
             self._write(event, _logprobs_after(events, place), written)
         return written[0] if len(written) == 1 else b"".join(written)
@@ -178,120 +202,126 @@ class ResponsesEncoder:
                 written.append(error_frame(event, self._id, self._number))
                 self._over = True
             case Ended():
-                self._end(written)
+                self._end_response(written)
             case ExtraDelta(fields=fields, choice=None):
-                self._take(fields, written)
+                self._take_fields(fields, written)
             case Finished(choice=0):
                 self._finished = event
                 self._close_all(written)
             case TextDelta(choice=0, text=text, block=block) if text:
-                self._add("output_text", block, text, logprobs, written)
+                self._add_text("output_text", block, text, logprobs, written)
             case RefusalDelta(choice=0, text=text) if text:
-                self._add("refusal", None, text, [], written)
+                self._add_text("refusal", None, text, [], written)
             case ReasoningDelta(choice=0, text=text, field=field, block=block) if text:
                 if field in (SUMMARY, RAW):
                     kind = RAW if field == RAW else "summary_text"
-                    self._add(kind, block, text, [], written)
-                    self._sign(event.signature)
+                    self._add_text(kind, block, text, [], written)
+                    self._add_signature(event.signature)
             case ToolCallDelta(choice=0):
-                self._call(event, written)
+                self._add_call(event, written)
 
-    def _frame(self, kind: str, members: dict[str, Any]) -> bytes:
-        return self._event(kind, _encode(members)[1:])
+    def _event(self, kind: str, members: dict[str, Any]) -> bytes:
+        return self._numbered(kind, _encode(members)[1:])
 
-    def _response(self, kind: str, fields: dict[str, Any]) -> bytes:
+    def _response_event(self, kind: str, fields: dict[str, Any]) -> bytes:
         """Return an event that holds the whole response."""
-        return self._event(kind, b'"response":{%b%b}' % (self._head, _encode(fields)[1:]))
+        return self._numbered(kind, b'"response":{%b%b}' % (self._head, _encode(fields)[1:]))
 
-    def _event(self, kind: str, rest: bytes) -> bytes:
+    def _numbered(self, kind: str, rest: bytes) -> bytes:
         """Return an event; ``rest`` has its members after the number, and its closing brace."""
         name, number = kind.encode(), self._number
         self._number += 1
         form = b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n'
         return form % (name, name, number, rest)
 
-    def _begin(self, written: list[bytes]) -> None:
+    def _begin_response(self, written: list[bytes]) -> None:
         if self._begun:
             return
         self._begun = True
         fields = _response((IN_PROGRESS, None), self._model, self._tier, [], None, self._fields)
-        written += (self._response("created", fields), self._response(IN_PROGRESS, fields))
+        written += [self._response_event(kind, fields) for kind in ("created", IN_PROGRESS)]
 
     # --- items ---
 
-    def _take(self, fields: dict[str, Any], written: list[bytes]) -> None:
+    def _take_fields(self, fields: dict[str, Any], written: list[bytes]) -> None:
         """Take the fields of the response, and the frames of its items."""
         self._fields |= other_fields(fields)
         for number, frame in fields.get(ITEMS, {}).items():
             self._take_frame(int(number), frame, written)
 
     def _take_frame(self, native: int, frame: dict[str, Any], written: list[bytes]) -> None:
+        """Take a frame of an item. It ends the item, unless it is the frame of a beginning."""
         kind = kind_of(frame)
         has_texts = kind in CALLS or kind in ("message", "reasoning")
         if has_texts and frame.get("status") == IN_PROGRESS:
             if native not in self._seen:
                 self._seen.add(native)
-                self._close(written)
+                self._close_open(written)
                 self._waiting[native] = frame
             return
+        item = self._begun_item(native, kind)
+        if item is None:
+            is_over = native in self._seen and native not in self._waiting
+            self._seen.add(native)
+            self._waiting.pop(native, None)
+            if is_over or awaits_texts(frame):
+                return  # the frame belongs to another answer
+            self._close_open(written)
+            item = self._begin_item(frame, native, written)
+        if item.index not in self._output:
+            self._end_item(item, frame, written)
+
+    def _begun_item(self, native: int, kind: str) -> _OutputItem | None:
+        """Return the item with the provider's number and this type, if its texts have begun."""
         for item in (self._open, *self._calls.values()):
             if item is not None and item.native == native and kind_of(item.item) == kind:
-                if item.index in self._output:
-                    return None
-                return self._end_item(item, frame, written)
-        known = native in self._seen and native not in self._waiting
-        self._seen.add(native)
-        self._waiting.pop(native, None)
-        if known or awaits_texts(frame):
-            return None  # the frame belongs to another answer
-        self._close(written)
-        item = self._begin_item(frame, native, written)
-        self._end_item(item, frame, written)
+                return item
         return None
 
     def _begin_item(
         self, item: dict[str, Any], native: int | None, written: list[bytes]
     ) -> _OutputItem:
-        self._begin(written)
+        self._begin_response(written)
         begun = _OutputItem(self._count, item, native)
         self._count += 1
         told = {"output_index": begun.index, "item": _opening(item)}
-        written.append(self._frame("output_item.added", told))
+        written.append(self._event("output_item.added", told))
         return begun
 
-    def _waiting_for(self, kind: str) -> tuple[int | None, dict[str, Any] | None]:
-        """Take the frame of the next item of a type, if there is one."""
+    def _waiting_frame(self, kind: str) -> tuple[int | None, dict[str, Any] | None]:
+        """Take the next frame that waits for texts of this type of item, and the item's number."""
         for native, frame in self._waiting.items():
             if kind_of(frame) == kind:
                 del self._waiting[native]
                 return native, frame
         return None, None
 
-    def _add(
+    def _add_text(
         self, kind: str, block: int | None, text: str, logprobs: list[Any], written: list[bytes]
     ) -> None:
         """Write a piece of text. If needed, begin a content part or an item for it."""
-        held = "message" if kind in ("output_text", "refusal") else "reasoning"
-        native, frame = self._waiting_for(held)
+        item_kind = "message" if kind in ("output_text", "refusal") else "reasoning"
+        native, frame = self._waiting_frame(item_kind)
         item = self._open
-        if frame is not None or item is None or kind_of(item.item) != held:
-            self._close(written)
-            own = frame or new_item(held, self._seed, self._count)
+        if frame is not None or item is None or kind_of(item.item) != item_kind:
+            self._close_open(written)
+            own = frame or new_item(item_kind, self._seed, self._count)
             item = self._open = self._begin_item(own, native, written)
         part = item.parts[-1] if item.parts else None
         if part is None or part.kind != kind or (block is not None and block != part.block):
             if part is not None:
                 self._end_part(item, part, None, written)
             part = self._begin_part(item, kind, block, written)
-        self._say(part, text, logprobs, written)
+        self._write_delta(part, text, logprobs, written)
 
     def _begin_part(
         self, item: _OutputItem, kind: str, block: int | None, written: list[bytes]
     ) -> _OutputPart:
+        """Begin a content part, or the arguments of a call (which are no content part)."""
         summary = kind == "summary_text"
         number = sum(each.is_summary == summary for each in item.parts)
         if item.native is not None and block is not None:
-            number = block % MOST_PARTS
+            number = block % MOST_PARTS  # as the provider numbered it
         part = _OutputPart(kind, block, number)
         item.parts.append(part)
         name, index = EVENTS[kind]
@@ -300,7 +330,7 @@ class ResponsesEncoder:
             place[index] = number
             stem = "reasoning_summary_part" if summary else "content_part"
             told = {**place, "part": new_part(kind)}
-            written.append(self._frame(f"{stem}.added", told))
+            written.append(self._event(f"{stem}.added", told))
         part.before = b'event: %b.delta\ndata: {"type":"%b.delta","sequence_number":' % (
             (name.encode(),) * 2
         )
@@ -308,7 +338,10 @@ class ResponsesEncoder:
         part.after = b',"logprobs":[]}\n\n' if kind == "output_text" else b"}\n\n"
         return part
 
-    def _say(self, part: _OutputPart, text: str, logprobs: list[Any], written: list[bytes]) -> None:
+    def _write_delta(
+        self, part: _OutputPart, text: str, logprobs: list[Any], written: list[bytes]
+    ) -> None:
+        """Write a piece of a text. All but the text was encoded when its part began."""
         part.texts.append(text)
         number, after = self._number, part.after
         self._number += 1
@@ -317,7 +350,7 @@ class ResponsesEncoder:
             after = b',"logprobs":%b}\n\n' % _encode(logprobs)
         written.append(b"%b%d%b%b%b" % (part.before, number, part.middle, _encode(text), after))
 
-    def _sign(self, signature: str | None) -> None:
+    def _add_signature(self, signature: str | None) -> None:
         if signature is not None and self._open is not None:
             self._open.item = {**self._open.item, "encrypted_content": signature}
 
@@ -333,23 +366,23 @@ class ResponsesEncoder:
         name = name.removeprefix("response.")
         place = {"item_id": item.item.get("id"), "output_index": item.index}
         whole = _whole_part(part, frame)
-        if not index:
-            said = {CALLS[part.kind]: "".join(part.texts)}
+        if not index:  # the arguments of a call
+            whole_text = {CALLS[part.kind]: "".join(part.texts)}
             if part.kind == "function_call":
                 place["name"] = item.item.get("name")
-            written.append(self._frame(f"{name}.done", {**place, **said}))
+            written.append(self._event(f"{name}.done", {**place, **whole_text}))
             return
         place[index] = part.number
         for number, cited in enumerate(annotations_of(whole)):
             added = {**place, "annotation_index": number, "annotation": cited}
-            written.append(self._frame("output_text.annotation.added", added))
+            written.append(self._event("output_text.annotation.added", added))
         field = "refusal" if part.kind == "refusal" else "text"
         ending = {field: whole[field]}
         if part.kind == "output_text":
             ending["logprobs"] = part.logprobs
-        written.append(self._frame(f"{name}.done", {**place, **ending}))
+        written.append(self._event(f"{name}.done", {**place, **ending}))
         stem = "reasoning_summary_part" if part.is_summary else "content_part"
-        written.append(self._frame(f"{stem}.done", {**place, "part": whole}))
+        written.append(self._event(f"{stem}.done", {**place, "part": whole}))
 
     def _end_item(
         self, item: _OutputItem, frame: dict[str, Any] | None, written: list[bytes]
@@ -359,11 +392,12 @@ class ResponsesEncoder:
         whole = self._whole_item(item, frame)
         self._output[item.index] = whole
         told = {"output_index": item.index, "item": whole}
-        written.append(self._frame("output_item.done", told))
+        written.append(self._event("output_item.done", told))
         if item is self._open:
             self._open = None
 
     def _whole_item(self, item: _OutputItem, frame: dict[str, Any] | None) -> dict[str, Any]:
+        """Return an item with its texts. Its final frame may change its fields, but not its ids."""
         own = item.item
         whole = dict(own)
         if frame is not None:
@@ -389,33 +423,33 @@ class ResponsesEncoder:
             whole.setdefault(SUMMARY, [])
         return whole
 
-    def _close(self, written: list[bytes]) -> None:
+    def _close_open(self, written: list[bytes]) -> None:
         if self._open is not None:
             self._end_item(self._open, None, written)
 
     def _close_all(self, written: list[bytes]) -> None:
-        self._close(written)
+        self._close_open(written)
         for call in self._calls.values():
             if call.index not in self._output:
                 self._end_item(call, None, written)
 
-    def _call(self, event: ToolCallDelta, written: list[bytes]) -> None:
+    def _add_call(self, event: ToolCallDelta, written: list[bytes]) -> None:
         """Write a piece of a call.
 
         Pieces of several calls may alternate: each call ends when it is whole.
         """
         if event.kind == SEARCH:
-            self._close(written)
+            self._close_open(written)
             whole = search_call(event, self._seed, self._count)
             return self._end_item(self._begin_item(whole, None, written), None, written)
         item = self._calls.get(event.index)
         if item is None:
-            self._close(written)
+            self._close_open(written)
             for call in self._calls.values():
                 if call.index not in self._output and _is_whole(call):
                     self._end_item(call, None, written)
             kind = KINDS.get(event.kind, "function_call")
-            native, frame = self._waiting_for(kind)
+            native, frame = self._waiting_frame(kind)
             own = frame or new_item(kind, self._seed, self._count)
             call_id = event.id or own.get("call_id") or ""
             named = {"call_id": call_id, "name": event.name or "", CALLS[kind]: ""}
@@ -423,16 +457,16 @@ class ResponsesEncoder:
             self._calls[event.index] = item
             self._begin_part(item, kind, None, written)
         if event.arguments and item.index not in self._output:
-            self._say(item.parts[0], event.arguments, [], written)
+            self._write_delta(item.parts[0], event.arguments, [], written)
         return None
 
-    def _end(self, written: list[bytes]) -> None:
-        self._begin(written)
+    def _end_response(self, written: list[bytes]) -> None:
+        self._begin_response(written)
         self._close_all(written)
         output = [self._output[index] for index in sorted(self._output)]
         ending = _status(self._finished.reason, self._finished.native)
         fields = _response(ending, self._model, self._tier, output, self._usage, self._fields)
-        written.append(self._response(ending[0], fields))
+        written.append(self._response_event(ending[0], fields))
         self._over = True
 
 

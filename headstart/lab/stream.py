@@ -1,11 +1,19 @@
 """Plays a stream of prompts into an empty cache, with the same learning as in production.
 
-A miss is stored with its own fresh answer, and the comparison with the judged neighbour is a label.
-Hits are audited at the rate that the learning domain asks for. Exact repeats belong to the exact
-tier; some of them are sent upstream again, which shows how often the judge calls equal answers
-different. Labels are applied in order.
+``play`` asks the cache for each prompt, in order:
 
-``policy_maker`` makes a match policy from a name that the commands accept.
+- A miss is stored with its own fresh answer. If a neighbour was judged, both answers are compared.
+  The result is a label, from which the learning domain learns.
+- A hit is audited at the rate that the domain asks for: this gives a label, too.
+- An exact repeat belongs to another part of the cache, and has no result. Some repeats are sent
+  upstream again (null audits), which shows how often the judge calls equal answers different.
+
+For example, the results of "What is the capital of France?", "France's capital?" and "What is the
+capital of Spain?" may be: a miss because nothing is stored; a hit; and a miss with a label which
+says that the answers differ.
+
+``policy_maker`` and ``judge_noise`` make the match policy and the judge from names that the
+commands accept.
 """
 
 from __future__ import annotations
@@ -39,90 +47,9 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P")
-
-
-# --- judges ---------------------------------------------------------------------------------------
-
-
-def history_judge(
-    policy: MatchPolicy[P], prepare: PreparePrompt[P]
-) -> Callable[[CacheKey, CacheKey], bool]:
-    """Return a judge of earlier turns: equal words first, then the encodings of reworded turns."""
-
-    def same(asked: CacheKey, stored: CacheKey) -> bool:
-        if asked.partition == stored.partition:
-            return True
-        found = policy.compare(asked.history, stored.history, None)
-        if found.conflict is not None:
-            return False
-        encodings = sum(1 + len(turn.counterparts) for turn in found.unmatched)
-        return encodings <= MOST_ENCODINGS and all(map(has_counterpart, found.unmatched))
-
-    def has_counterpart(turn: UnmatchedTurn) -> bool:
-        mine = prepare(turn.text)
-        return any(means_same(mine, prepare(text)) for text in turn.counterparts)
-
-    def means_same(mine: PreparedPrompt[P], theirs: PreparedPrompt[P]) -> bool:
-        return (
-            mine.usable
-            and theirs.usable
-            and float(mine.vector @ theirs.vector) >= LEAST_SIMILARITY
-            and policy.reworded(mine.parse, theirs.parse)
-        )
-
-    return same
-
-
 AnyRow = TypeVar("AnyRow")
 Judge: TypeAlias = "Callable[[AnyRow, AnyRow], bool | None]"
 """Returns whether a fresh and a cached row have the same answer; None when it is not sure."""
-
-
-def judge_noise(name: str) -> JudgeNoise:
-    """Return the errors of a judge: ``oracle``, ``real`` or ``noise=BETA,ALPHA``.
-
-    BETA is the share of same answers that the judge calls different. ALPHA is the share of
-    different answers that it calls the same. Raises ConfigError.
-    """
-    kind, _, numbers = name.partition("=")
-    if name == "oracle":
-        return EXACT_JUDGE
-    if name == "real":
-        return JudgeNoise(
-            false_disagree=FREE_TEXT.beta,
-            false_agree=FREE_TEXT.alpha,
-            unsure_same=FREE_TEXT.unsure,
-            unsure_different=FREE_TEXT.unsure_different,
-        )
-    try:
-        beta, alpha = (float(number) for number in numbers.split(","))
-    except ValueError as error:
-        raise ConfigError(f"--judge {name}: {_JUDGES}") from error
-    if kind != "noise" or min(alpha, beta) < 0 or alpha + beta >= 1:
-        raise ConfigError(f"--judge {name}: {_JUDGES}, two shares whose sum is below 1")
-    return JudgeNoise(false_disagree=beta, false_agree=alpha, unsure_same=0.0, unsure_different=0.0)
-
-
-_JUDGES = "use oracle, real or noise=BETA,ALPHA, as in noise=0.087,0.22"
-
-
-def noisy(truth: Judge[AnyRow], noise: JudgeNoise, draw: Callable[[], float]) -> Judge[AnyRow]:
-    """Return a judge whose errors and doubts have the frequencies of ``noise``."""
-
-    def judge(fresh: AnyRow, cached: AnyRow) -> bool | None:
-        same = truth(fresh, cached)
-        if same is None:
-            return None
-        unsure, wrong = (
-            (noise.unsure_same, noise.false_disagree)
-            if same
-            else (noise.unsure_different, noise.false_agree)
-        )
-        if draw() < unsure:
-            return None
-        return same != (draw() < wrong)
-
-    return judge
 
 
 # --- the play -------------------------------------------------------------------------------------
@@ -316,18 +243,21 @@ class _ReplayedCache(Generic[P, R]):
 
     def ask(self, row: R, prepared: PreparedPrompt[P]) -> PlayedPrompt[R]:
         """Look a prompt up as the cache does: with sketches, only if one of them is near."""
-        policy = self._run.policy
+        policy, draw = self._run.policy, self._run.draw
         near = self._near(row.prompt.group, prepared)
         if not near:
             return PlayedPrompt(row, served=False, refusal="nothing-stored")
         if prepared.sketch is None:
             return self._judge(row, prepared, near)
         nearest, gate = near[0].similarity, policy.gate(MatchContext())
+        # While the domain serves nothing, only a share of the questions is compared.
         passing = 1.0 if self._run.shadow else gate.passing
-        if passing < 1 and self._run.draw() >= passing and nearest < gate.same_words_from:
+        is_skipped = passing < 1 and draw() >= passing
+        if is_skipped and nearest < gate.same_words_from:
             return PlayedPrompt(row, served=False, refusal=gate.refusal or "policy")
+        # Below the gate only a sample is compared. Skipped questions count in its share, too.
         sampled = nearest < gate.least
-        if sampled and self._run.draw() * passing >= gate.share:
+        if sampled and draw() * passing >= gate.share:
             return PlayedPrompt(row, served=False, refusal="threshold")
         step = self._judge(row, prepared, near)
         compared = step.neighbor is not None or step.refusal == HISTORY
@@ -359,13 +289,14 @@ class _ReplayedCache(Generic[P, R]):
         if not similar:
             return PlayedPrompt(row, served=False, refusal="threshold")
         vetoes = self._vetoes(row, prepared, similar)
-        read = [self._stored[each.id] for each in similar[: len(vetoes)]]
-        equal = (place for place, each in enumerate(read) if each.row.prompt.partition == own)
-        nearest = next(equal, 0)
+        candidates = [self._stored[each.id] for each in similar[: len(vetoes)]]
+        # The nearest one is that of the same conversation, if there is one.
+        same = (at for at, each in enumerate(candidates) if each.row.prompt.partition == own)
+        nearest = next(same, 0)
         judged = len(vetoes) - 1 if vetoes[-1] is None else nearest
         if vetoes[judged] == HISTORY:
             return PlayedPrompt(row, served=False, refusal=HISTORY)
-        candidate, stored = similar[judged], read[judged]
+        candidate, stored = similar[judged], candidates[judged]
         ranked = compared[candidate.number].ranked(MatchContext(), candidate.place)
         verdict = run.policy.judge(prepared.parse, stored.parse, ranked, vetoes[judged])
         return PlayedPrompt(
@@ -404,6 +335,85 @@ class _ReplayedCache(Generic[P, R]):
             if veto is None:
                 break
         return vetoes
+
+
+# --- judges ---------------------------------------------------------------------------------------
+
+
+def history_judge(
+    policy: MatchPolicy[P], prepare: PreparePrompt[P]
+) -> Callable[[CacheKey, CacheKey], bool]:
+    """Return a judge of earlier turns: equal words first, then the encodings of reworded turns."""
+
+    def same(asked: CacheKey, stored: CacheKey) -> bool:
+        if asked.partition == stored.partition:
+            return True
+        found = policy.compare(asked.history, stored.history, None)
+        if found.conflict is not None:
+            return False
+        encodings = sum(1 + len(turn.counterparts) for turn in found.unmatched)
+        return encodings <= MOST_ENCODINGS and all(map(has_counterpart, found.unmatched))
+
+    def has_counterpart(turn: UnmatchedTurn) -> bool:
+        mine = prepare(turn.text)
+        return any(means_same(mine, prepare(text)) for text in turn.counterparts)
+
+    def means_same(mine: PreparedPrompt[P], theirs: PreparedPrompt[P]) -> bool:
+        return (
+            mine.usable
+            and theirs.usable
+            and float(mine.vector @ theirs.vector) >= LEAST_SIMILARITY
+            and policy.reworded(mine.parse, theirs.parse)
+        )
+
+    return same
+
+
+def judge_noise(name: str) -> JudgeNoise:
+    """Return the errors of a judge: ``oracle``, ``real`` or ``noise=BETA,ALPHA``.
+
+    BETA is the share of same answers that the judge calls different. ALPHA is the share of
+    different answers that it calls the same. Raises ConfigError.
+    """
+    kind, _, numbers = name.partition("=")
+    if name == "oracle":
+        return EXACT_JUDGE
+    if name == "real":
+        return JudgeNoise(
+            false_disagree=FREE_TEXT.beta,
+            false_agree=FREE_TEXT.alpha,
+            unsure_same=FREE_TEXT.unsure,
+            unsure_different=FREE_TEXT.unsure_different,
+        )
+    try:
+        beta, alpha = (float(number) for number in numbers.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--judge {name}: {_JUDGES}") from error
+    if kind != "noise" or min(alpha, beta) < 0 or alpha + beta >= 1:
+        raise ConfigError(f"--judge {name}: {_JUDGES}, two shares whose sum is below 1")
+    return JudgeNoise(false_disagree=beta, false_agree=alpha, unsure_same=0.0, unsure_different=0.0)
+
+
+_JUDGES = "use oracle, real or noise=BETA,ALPHA, as in noise=0.087,0.22"
+
+
+def noisy(truth: Judge[AnyRow], noise: JudgeNoise, draw: Callable[[], float]) -> Judge[AnyRow]:
+    """Return a judge whose errors and doubts have the frequencies of ``noise``."""
+
+    def judge(fresh: AnyRow, cached: AnyRow) -> bool | None:
+        same = truth(fresh, cached)
+        if same is None:
+            return None
+        unsure, wrong = (
+            (noise.unsure_same, noise.false_disagree)
+            if same
+            else (noise.unsure_different, noise.false_agree)
+        )
+        if draw() < unsure:
+            return None
+        return same != (draw() < wrong)
+
+    return judge
 
 
 # --- policies by name -----------------------------------------------------------------------------

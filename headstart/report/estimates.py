@@ -1,6 +1,16 @@
 """How sure the savings are: intervals, and a second estimate from held-out requests.
 
-The first part has quantiles and confidence intervals over plain sequences of numbers.
+For example, 1,000 hits took 0.1 s each, and recent calls of the same kind took 2.0 s on average. So
+the hits saved about 1,900 s. The interval around this sum follows from the differences between
+calls. If 30 would-be hits were sent to the provider (held out) and took 2.2 s on average, the
+second estimate is 2,100 s. The two agree if their difference can be chance.
+
+The parts of this file:
+
+1. Quantiles and confidence intervals over plain sequences of numbers.
+2. ``PrefixReads``: how much less money the hits saved, because the provider would have read their
+   prompts from its own cache at a lower price.
+3. ``EstimateAccounts``: the two estimates, by recent calls and by holdout.
 """
 
 from __future__ import annotations
@@ -153,12 +163,125 @@ def _at_least(count: int, of: int, share: float) -> float:
     return 1.0 - exp(peak) * fsum(exp(each - peak) for each in logs)
 
 
+# --- prefix reads ---------------------------------------------------------------------------------
+
+FEWEST_PAIRS = 10
+"""Fewest questions that were asked twice, to know how much two calls for one question differ."""
+
+
+class PrefixSums:
+    """The savings that the hits of a group lose because of the provider's prefix cache."""
+
+    __slots__ = ("likely_usd", "most_usd")
+
+    def __init__(self) -> None:
+        self.likely_usd = 0.0
+        """The dollars, by the reads that the other calls of the same prompts show."""
+        self.most_usd = 0.0
+        """The dollars if the provider had read the prompt of each hit from that cache."""
+
+
+class _PrefixHit(NamedTuple):
+    """A hit that might have been a prefix read."""
+
+    entry: str
+    at: float
+    usd: float
+    """What a read of the whole prompt would have saved."""
+    sinks: Sequence[PrefixSums]
+
+
+class _RepeatedPrefix(NamedTuple):
+    """A call for a prompt that was asked before."""
+
+    entry: str
+    at: float
+    cached_tokens: int
+    prompt_tokens: int
+
+
+class PrefixReads:
+    """Finds the hits whose prompts the provider would have read from its prefix cache.
+
+    With Headstart's cache off, it would have done so if anybody had asked the prompt shortly
+    before. Such a call costs less, so the hit saved less. Call ``settle`` after all rows were
+    added.
+    """
+
+    def __init__(self) -> None:
+        self._asked: defaultdict[str, list[float]] = defaultdict(list)
+        """By entry, the times at which clients asked its prompt."""
+        self._called: defaultdict[str, list[float]] = defaultdict(list)
+        """By entry, the times at which the provider itself was asked. Hits keep a prompt out of the
+        provider's cache."""
+        self._hits: list[_PrefixHit] = []
+        self._repeats: list[_RepeatedPrefix] = []
+        """The calls from which the share of a prompt that the provider reads is known."""
+        self._share = 1.0
+
+    def add(self, row: Served, sinks: Sequence[PrefixSums]) -> None:
+        """Look at a request. ``settle`` adds what it loses to each of ``sinks``."""
+        entry = row.entry or row.neighbor
+        if entry is None or not row.succeeded or row.prompt_tokens < PREFIX_TOKENS:
+            return
+        if row.outcome.is_hit:
+            self._asked[entry].append(row.at)
+            self._hits.append(_PrefixHit(entry, row.at, row.saved_prefix_usd, sinks))
+        elif row.holdout or _asked_again(row):
+            cached = sum(each.cached_tokens for each in row.attempts)
+            self._repeats.append(_RepeatedPrefix(entry, row.at, cached, row.prompt_tokens))
+            self._called[entry].append(row.at)
+            if row.holdout:
+                self._asked[entry].append(row.at)
+
+    def settle(self) -> None:
+        """Add to each sink the savings that its hits lose because of prefix reads."""
+        for times in (*self._asked.values(), *self._called.values()):
+            times.sort()
+        self._share = self._read_share()
+        # ``settle`` may be called again after further rows.
+        for hit in self._hits:
+            for sink in hit.sinks:
+                sink.likely_usd = 0.0
+        for hit in self._hits:
+            usd = hit.usd * self.share_at(hit.entry, hit.at)
+            for sink in hit.sinks:
+                sink.likely_usd += usd
+
+    def share_at(self, entry: str, at: float) -> float:
+        """Return the share of a prompt that would have been read from the provider's cache."""
+        return self._share if _lately(self._asked[entry], entry, at) else 0.0
+
+    def _read_share(self) -> float:
+        """Return the share of a repeated prompt that the provider reads from its prefix cache.
+
+        Without enough repeats it is taken to be all of it, so that savings are not overstated.
+        """
+        soon = [
+            call for call in self._repeats if _lately(self._called[call.entry], call.entry, call.at)
+        ]
+        if len(soon) < FEWEST_PAIRS:
+            return 1.0
+        cached = sum(call.cached_tokens for call in soon)
+        return min(1.0, cached / sum(call.prompt_tokens for call in soon))
+
+
+def _lately(times: Sequence[float], entry: str, at: float) -> bool:
+    """Tell whether a prompt was asked shortly before, at one of the times or for its entry."""
+    place = bisect_left(times, at)
+    before = times[place - 1] if place else ulid_time(entry)
+    return before is not None and at - before <= PREFIX_TTL_S
+
+
+def _asked_again(row: Served) -> bool:
+    """Tell whether an audit asked the provider again. The other audits are calls of the judge."""
+    return row.outcome is Outcome.AUDIT and row.reason != "judge"
+
+
 # --- the estimates --------------------------------------------------------------------------------
 
 FEWEST_CALLS = 20
 """Fewest usual calls, and fewest entries with hits, for an interval of the sum of the hits."""
-FEWEST_PAIRS = 10
-"""Fewest questions that were asked twice, to know how much two calls for one question differ."""
 SURE = 1.64
 """The one-sided 95 % quantile of the normal distribution."""
 MEASURES = ("total_s", "ttft_s", "tokens", "usd")
@@ -206,17 +329,19 @@ class Spread(NamedTuple):
 def mean_of(values: Sequence[float], hits: int, known: Spread) -> Mean | None:
     """Return the mean of a sample; None if it is too small.
 
-    It is used as the mean of the hits, which are a sample, too. ``known`` is the spread of such
-    values in a larger sample: a small one may lack the few large values.
+    It is used as the mean of the hits, which are a sample, too: so the variances of both means are
+    added. ``known`` is the spread of such values in a larger sample: a small one may lack the few
+    large values.
     """
     if len(values) < MIN_SAMPLE:
         return None
     mean = fmean(values)
-    spread = max(known.variance, variance(values, mean)) * (1 / len(values) + 1 / hits)
+    of_value = max(known.variance, variance(values, mean))
+    of_means = of_value * (1 / len(values) + 1 / hits)
     freedom = freedom_of([value - mean for value in values])
-    if known.kurtosis > 1.0:
+    if known.kurtosis > 1.0:  # as in ``freedom_of``
         freedom = min(freedom, 2 * len(values) / (known.kurtosis - 1))
-    return Mean(mean, spread, freedom)
+    return Mean(mean, of_means, freedom)
 
 
 def spread_of(values: Sequence[CountedValue]) -> Spread:
@@ -242,108 +367,6 @@ def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
     )
 
 
-class _PrefixHit(NamedTuple):
-    """A hit that might have been a prefix read."""
-
-    entry: str
-    at: float
-    usd: float
-    """What a read of the whole prompt would have saved."""
-    sinks: Sequence[PrefixSums]
-
-
-class _RepeatedPrefix(NamedTuple):
-    """A call for a prompt that was asked before."""
-
-    entry: str
-    at: float
-    cached_tokens: int
-    prompt_tokens: int
-
-
-class PrefixReads:
-    """Collects the times of each prompt, to find the hits that would have been prefix reads.
-
-    With the cache off, the provider would have read a prompt from its prefix cache if anybody had
-    asked it shortly before. Call ``settle`` after all rows were added.
-    """
-
-    def __init__(self) -> None:
-        self._asked: defaultdict[str, list[float]] = defaultdict(list)
-        self._called: defaultdict[str, list[float]] = defaultdict(list)
-        """The times at which the provider itself was asked. Hits keep a prompt out of the
-        provider's cache."""
-        self._hits: list[_PrefixHit] = []
-        self._repeats: list[_RepeatedPrefix] = []
-        self._share = 1.0
-
-    def add(self, row: Served, sinks: Sequence[PrefixSums]) -> None:
-        """Look at a request, which belongs to ``sinks``."""
-        entry = row.entry or row.neighbor
-        if entry is None or not row.succeeded or row.prompt_tokens < PREFIX_TOKENS:
-            return
-        if row.outcome.is_hit:
-            self._asked[entry].append(row.at)
-            self._hits.append(_PrefixHit(entry, row.at, row.saved_prefix_usd, sinks))
-        elif row.holdout or _asked_again(row):
-            cached = sum(each.cached_tokens for each in row.attempts)
-            self._repeats.append(_RepeatedPrefix(entry, row.at, cached, row.prompt_tokens))
-            self._called[entry].append(row.at)
-            if row.holdout:
-                self._asked[entry].append(row.at)
-
-    def settle(self) -> None:
-        """Add to each sink the savings that its hits lose because of prefix reads."""
-        for times in (*self._asked.values(), *self._called.values()):
-            times.sort()
-        self._share = self._read_share()
-        for hit in self._hits:
-            for sink in hit.sinks:
-                sink.likely_usd = 0.0
-        for hit in self._hits:
-            usd = hit.usd * self.share_at(hit.entry, hit.at)
-            for sink in hit.sinks:
-                sink.likely_usd += usd
-
-    def share_at(self, entry: str, at: float) -> float:
-        """Return the share of a prompt that would have been read from the provider's cache."""
-        return self._share if _lately(self._asked[entry], entry, at) else 0.0
-
-    def _read_share(self) -> float:
-        """Return the share of a repeated prompt that the provider reads from its prefix cache.
-
-        Without enough repeats it is taken to be all of it, so that savings are not overstated.
-        """
-        soon = [
-            call for call in self._repeats if _lately(self._called[call.entry], call.entry, call.at)
-        ]
-        if len(soon) < FEWEST_PAIRS:
-            return 1.0
-        cached = sum(call.cached_tokens for call in soon)
-        return min(1.0, cached / sum(call.prompt_tokens for call in soon))
-
-
-def _asked_again(row: Served) -> bool:
-    """Tell whether an audit asked the provider again. The other audits are calls of the judge."""
-    return row.outcome is Outcome.AUDIT and row.reason != "judge"
-
-
-def _lately(times: Sequence[float], entry: str, at: float) -> bool:
-    """Tell whether a prompt was asked shortly before, at one of the times or for its entry."""
-    place = bisect_left(times, at)
-    before = times[place - 1] if place else ulid_time(entry)
-    return before is not None and at - before <= PREFIX_TTL_S
-
-
-class PrefixSums:
-    """The savings that the hits of a group lose because of the provider's prefix cache."""
-
-    __slots__ = ("likely_usd", "most_usd")
-
-    def __init__(self) -> None:
-        self.likely_usd = self.most_usd = 0.0
-
-
 class _Answer:
     """The hits on one stored answer, and its figures."""
 
@@ -356,6 +379,7 @@ class _Answer:
         """The cost as if the provider's prefix cache had held the prompt, so that calls can be
         compared."""
         self.original = original_call(row)
+        """The call that made the answer."""
 
 
 class _Repeat(NamedTuple):
@@ -373,12 +397,18 @@ class _Repeat(NamedTuple):
 
 
 class EstimateAccounts:
-    """Collects the values from which the certainty of the savings is computed."""
+    """Collects the hits and the calls that repeat their questions, and makes both estimates.
+
+    ``add`` all rows of the books, then ask for ``estimates``.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, _Answer] = {}
+        """The answers that were hit, by the ids of their entries."""
         self._hits = self._priced = 0
+        """The number of hits, and of hits with a known price."""
         self._own_s = self._own_first_s = 0.0
+        """The seconds that the hits themselves took: in all, and to their first tokens."""
         self._repeats: list[_Repeat] = []
         self._held_out: list[_Repeat] = []
         """The would-be hits that were sent upstream."""
@@ -442,19 +472,23 @@ class EstimateAccounts:
     def _estimate(
         self, name: str, savings: Savings, of_calls: Mean | None, held_out: Mean | None
     ) -> Estimate:
-        """Return the estimates of one measure, from the means that hits would have taken."""
-        value, of_hits = getattr(savings, name), getattr(savings.line("hits"), name)
-        if value is None or of_hits is None:
+        """Return the estimates of one measure, from the means that a hit would have taken.
+
+        The mean ``of_calls`` gives only the width of an interval around the sum in ``savings``.
+        """
+        saved, saved_by_hits = getattr(savings, name), getattr(savings.line("hits"), name)
+        if saved is None or saved_by_hits is None:
             return Estimate(measure=name, by_calls=None, by_holdout=None, disagree=None)
         own = {"total_s": self._own_s, "ttft_s": self._own_first_s}.get(name, 0.0)
-        times = self._priced if name == "usd" else self._hits
-        gross = of_hits + own
-        by_calls, by_holdout, disagree = Interval(value=value), None, None
+        avoided = saved_by_hits + own  # what the calls would have taken that the hits avoided
+        known = avoided - saved  # what was taken in truth: it is known exactly
+        hits = self._priced if name == "usd" else self._hits
+        by_calls, by_holdout, disagree = Interval(value=saved), None, None
         if of_calls is not None:
-            of_calls = of_calls._replace(value=gross / times)
-            by_calls = interval(of_calls, times, gross - value)
+            of_calls = of_calls._replace(value=avoided / hits)
+            by_calls = interval(of_calls, hits, known)
         if held_out is not None:
-            by_holdout = interval(held_out, times, gross - value)
+            by_holdout = interval(held_out, hits, known)
         if of_calls is not None and held_out is not None and name in TESTED:
             disagree = _disagree(of_calls, held_out)
         return Estimate(measure=name, by_calls=by_calls, by_holdout=by_holdout, disagree=disagree)
@@ -463,30 +497,38 @@ class EstimateAccounts:
 
     def _means_by_calls(self, avoided: AvoidedCalls, usual: UsualCalls) -> dict[str, Mean]:
         """Return the means of a hit, by measure, where they have an interval."""
-        found = {}
         question_share = self._question_share(usual)
+        means = {
+            "total_s": self._mean_time(avoided, usual, question_share, first=False),
+            "ttft_s": self._mean_time(avoided, usual, question_share, first=True),
+            "tokens": self._mean_of_entries("tokens"),
+            "usd": self._mean_of_entries("usd"),
+        }
+        return {name: mean for name, mean in means.items() if mean is not None}
+
+    def _mean_time(
+        self, avoided: AvoidedCalls, usual: UsualCalls, question_share: float, *, first: bool
+    ) -> Mean | None:
+        """Return the mean time that hits would have taken; None: too few calls are known.
+
+        All hits on an entry ask the same question, so they differ from the usual times together:
+        the variance of n such hits is n² times that of one. It has two parts: the share that the
+        question causes, and the lengths of answers to one question.
+        """
+        expected = usual.expected(avoided, first=first)
+        models = {kind: usual.times_of(kind, first=first) for kind in avoided}
+        used = {each for each in models.values() if each is not None}
+        if expected.requests < self._hits or sum(each.calls for each in used) < FEWEST_CALLS:
+            return None
         lengths = self._variance_between_calls("tokens")
-        for name in ("total_s", "ttft_s"):
-            first = name == "ttft_s"
-            expected = usual.expected(avoided, first=first)
-            models = {kind: usual.times_of(kind, first=first) for kind in avoided}
-            used = {each for each in models.values() if each is not None}
-            calls = sum(each.calls for each in used)
-            if expected.requests < self._hits or calls < FEWEST_CALLS:
-                continue
-            spread = expected.variance
-            for entry in self._entries.values():
-                model = models.get(entry.kind)
-                if model is not None:
-                    of_length = 0.0 if lengths is None else model.slope**2 * lengths.value
-                    spread += (question_share * model.variance + of_length) * entry.hits**2
-            freedom = sum(each.freedom for each in used)
-            found[name] = Mean(expected.seconds / self._hits, spread / self._hits**2, freedom)
-        for name in ("tokens", "usd"):
-            mean_value = self._mean_of_entries(name)
-            if mean_value is not None:
-                found[name] = mean_value
-        return found
+        spread = expected.variance
+        for entry in self._entries.values():
+            model = models.get(entry.kind)
+            if model is not None:
+                of_length = 0.0 if lengths is None else model.slope**2 * lengths.value
+                spread += (question_share * model.variance + of_length) * entry.hits**2
+        freedom = sum(each.freedom for each in used)
+        return Mean(expected.seconds / self._hits, spread / self._hits**2, freedom)
 
     def _by_entry(self, name: str) -> list[CountedValue]:
         """Return a figure (``tokens`` or ``usd``) of each entry, as often as it had hits."""
@@ -498,7 +540,7 @@ class EstimateAccounts:
     def _mean_of_entries(self, name: str) -> Mean | None:
         """Return the mean of a figure over the calls that made the entries.
 
-        Hits are clustered by entry.
+        Each entry counts as often as it had hits, and n hits on it have n² times the variance.
         """
         values, of_call = self._by_entry(name), self._variance_between_calls(name)
         hits = sum(each.number for each in values)
@@ -534,7 +576,8 @@ class EstimateAccounts:
     def _question_share(self, usual: UsualCalls) -> float:
         """Return the share of the variance of a call's time that its question causes, from 0 to 1.
 
-        Pairs of calls for one question give it. Without enough pairs the share is taken to be 1.
+        It is the correlation between two calls for one question, at its upper bound: a larger share
+        makes the intervals wider. Without enough pairs the share is taken to be 1.
         """
         products, squares = [], []
         for repeat in self._repeats:
@@ -544,17 +587,17 @@ class EstimateAccounts:
             model = usual.times_of(repeat.kind)
             if model is None or not model.variance:
                 continue
-            a, b = (
+            first, second = (
                 min(call.total_s, model.fence_s)
                 - model.expected_s(call.at // MINUTE_S, call.tokens)
                 for call in (entry.original, repeat.call)
             )
-            products.append(a * b / model.variance)
-            squares.append((a * b / model.variance) ** 2)
+            products.append(first * second / model.variance)
+            squares.append((first * second / model.variance) ** 2)
         if len(products) < FEWEST_PAIRS:
             return 1.0
-        error = sqrt(fmean(squares) / len(products))
-        return max(0.0, min(1.0, fmean(products) + SURE * error))
+        correlation, error = fmean(products), sqrt(fmean(squares) / len(products))
+        return max(0.0, min(1.0, correlation + SURE * error))
 
     # --- by holdout -----------------------------------------------------------------------------
 
