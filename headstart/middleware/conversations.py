@@ -33,7 +33,7 @@ from headstart.reply import form_of_body
 from headstart.types import CacheKey, Entry, Frozen, Origin, Put, RawResponse, new_ulid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from headstart.dialects.responses_chains import ChainedRequest
     from headstart.interfaces import Store
@@ -129,7 +129,7 @@ class Conversations:
     _unread: list[_Unread] = field(default_factory=list)
     """Answers that were sent, and are parsed when an id is asked for."""
     _unread_size: int = 0
-    _waiting: list[tuple[str, KeptTurn, bool]] = field(default_factory=list)
+    _waiting: list[_WaitingTurn] = field(default_factory=list)
     """Turns that the store does not have yet."""
     _writer: asyncio.Task[None] | None = None
     _most_answers: int = field(init=False)
@@ -149,7 +149,7 @@ class Conversations:
         """Return a caller's turn, or None. The turn may be marked as deleted."""
         turn = self._known(owner, id)
         if turn is None and self.store is not None:
-            turn = (await self._load(id)).get(owner)
+            turn = (await self._load(id) or {}).get(owner)
             if turn is not None:
                 self._remember(owner, turn)
         return turn if turn is not None and self._lives(turn) else None
@@ -172,7 +172,8 @@ class Conversations:
         """Tell whether another caller has an id, even an expired one."""
         if self._others_have(owner, id):
             return True
-        return self.store is not None and not (await self._load(id)).keys() <= {owner}
+        stored = None if self.store is None else await self._load(id)
+        return stored is not None and not stored.keys() <= {owner}
 
     def _others_have(self, owner: str | None, id: str) -> bool:
         self._read()
@@ -200,7 +201,7 @@ class Conversations:
             return
         self._remember(owner, turn)
         if self.store is not None:
-            self._waiting.append((owner, turn, fresh))
+            self._waiting.append(_WaitingTurn(owner, turn, fresh))
             self._write_soon()
 
     def keep_unread(self, unread: _Unread) -> None:
@@ -346,13 +347,14 @@ class Conversations:
 
     # --- the durable store ---
 
-    async def _load(self, id: str) -> _TurnsByCaller:
+    async def _load(self, id: str) -> _TurnsByCaller | None:
+        """Return the store's turns with an id; None: the store has failed."""
         assert self.store is not None
         try:
             entry = await self.store.find(_exact(id))
         except StoreError as error:
             self._note(error)
-            return {}
+            return None
         if entry is None or not isinstance(entry.answer, RawResponse):
             return {}
         try:
@@ -366,15 +368,26 @@ class Conversations:
         self._read()
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            found: dict[str, _TurnsByCaller] = {}
-            for owner, turn, fresh in waiting:
-                if turn.id not in found:
-                    found[turn.id] = {} if fresh else await self._load(turn.id)
-                found[turn.id] = {**found[turn.id], owner: turn}
+            puts = [self._put(id, turns) for id, turns in (await self._merge(waiting)).items()]
             try:
-                await store.append([self._put(id, turns) for id, turns in found.items()])
+                await store.append(puts)
             except StoreError as error:
                 self._note(error)
+
+    async def _merge(self, waiting: Sequence[_WaitingTurn]) -> dict[str, _TurnsByCaller]:
+        """Add turns to those that the store has under their ids; return the result by id.
+
+        An id is left out if the store fails to say which turns it has: the new turn alone would
+        replace the turns of other callers.
+        """
+        merged: dict[str, _TurnsByCaller | None] = {}
+        for owner, turn, fresh in waiting:
+            if turn.id not in merged:
+                merged[turn.id] = {} if fresh else await self._load(turn.id)
+            turns = merged[turn.id]
+            if turns is not None:
+                turns[owner] = turn
+        return {id: turns for id, turns in merged.items() if turns is not None}
 
     def _put(self, id: str, turns: _TurnsByCaller) -> Put:
         turn = next(reversed(turns.values()))
@@ -416,6 +429,15 @@ class _Unread(NamedTuple):
     """The whole body, or the terminal event of a stream (``streamed``)."""
     streamed: bool
     sent: float
+
+
+class _WaitingTurn(NamedTuple):
+    """A turn that is to be written to the store."""
+
+    owner: str
+    turn: KeptTurn
+    fresh: bool
+    """As in ``Conversations.keep``: no other caller can have a turn with this id."""
 
 
 class AnswerSource(NamedTuple):

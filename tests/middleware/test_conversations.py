@@ -273,6 +273,33 @@ async def test_a_store_that_fails_costs_only_its_own_answers(supervisor: Supervi
     assert len(failed) == 3
 
 
+class SwitchedStore(MemoryStore):
+    """A store that takes each write, but cannot always be read."""
+
+    is_readable = True
+
+    async def find(self, exact: str) -> Any:
+        if not self.is_readable:
+            raise StoreError("away")
+        return await super().find(exact)
+
+
+async def test_a_turn_never_replaces_turns_that_the_store_failed_to_show(
+    supervisor: Supervisor,
+) -> None:
+    store = SwitchedStore(clock=lambda: 1000.0)
+    kept = Kept(supervisor, store)
+    first = kept.keep("a", "r1")
+    await kept.conversations.aclose()
+    store.is_readable = False
+    kept.keep("b", "r1")
+    await kept.conversations.aclose()
+    store.is_readable = True
+    other = Kept(supervisor, store)
+    assert await other.conversations.find("a", "r1") == first
+    assert not await other.has("b", "r1")
+
+
 async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -> None:
     store = memory()
     one, other = Kept(supervisor, store), Kept(supervisor, store)
