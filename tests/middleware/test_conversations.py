@@ -126,7 +126,7 @@ async def test_answers_that_nobody_names_are_bounded_like_all_others(
     for number in range(MOST_UNREAD):
         await kept.send("a", f"resp_{number}")
     assert len(kept.conversations._unread) == 0
-    assert kept.conversations._count == 10
+    assert kept.conversations._memory._count == 10
     await kept.send("a", "long", "x" * MOST_UNREAD_BYTES)
     assert len(kept.conversations._unread) == 0
     await kept.send("a", "asked", asked="x" * MOST_UNREAD_BYTES)
@@ -183,8 +183,8 @@ async def test_dropped_answers_leave_nothing_behind(supervisor: Supervisor) -> N
     for number in range(50):
         kept.keep(f"caller{number}", f"r{number}")
     assert not await kept.conversations.held_by_others(None, "r0")
-    assert len(kept.conversations._owners) == 4
-    assert len(kept.conversations._holders) == 8
+    assert len(kept.conversations._memory._callers) == 4
+    assert len(kept.conversations._memory._holders) == 8
 
 
 async def test_a_chain_with_a_missing_link_is_refused_unless_its_provider_has_it(
