@@ -1,5 +1,11 @@
 """Shortens prompts before they are sent, where ``headstart.compression`` finds that it pays.
 
+1. ``CompressPrompts`` chooses the mode: that of the route, or a weaker one that the caller wants.
+2. ``_shorten`` compresses the prompt: on the event loop, or on a thread if the body is long
+   (``_work``). In the mode ``recoverable``, ``recoverable.py`` cuts the prompt.
+3. The shorter call is sent. Meanwhile ``TextWorker.count`` counts the tokens that were saved, and
+   ``_book_saving`` books them.
+
 A tokenizer is loaded when no answer has to wait for it. Many processes never need a tokenizer: it
 is not loaded for models of other families, or before a prompt was shortened. If a provider reports
 no tokens, an estimate by length is booked.
@@ -43,6 +49,7 @@ LOAD_AFTER_S = 1.0
 """Time from an answer's end to the load of its tokenizer, which stops the loop for 0.1 s."""
 
 _at_work = threading.Lock()
+"""Held while a tokenizer is loaded: one at a time."""
 
 
 def load_soon(model: str) -> None:
