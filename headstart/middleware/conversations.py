@@ -233,16 +233,16 @@ class Conversations:
         empty = msgspec.structs.replace(turn, input=b"[]", response=b"", items=(), deleted=True)
         self.keep(owner, empty)
 
-    async def chain(self, owner: str, id: str) -> list[KeptTurn] | None:
+    async def turns_up_to(self, owner: str, id: str) -> list[KeptTurn] | None:
         """Return the turns up to an answer, the first one first; None if one is missing."""
         turns: list[KeptTurn] = []
-        step: str | None = id
-        while step is not None:
-            turn = await self.find(owner, step)
+        next_id: str | None = id
+        while next_id is not None:
+            turn = await self.find(owner, next_id)
             if turn is None or turn.deleted or len(turns) >= self._memory.callers_answers:
                 return None
             turns.append(turn)
-            step = turn.previous
+            next_id = turn.previous
         turns.reverse()
         return turns
 
@@ -269,15 +269,13 @@ class Conversations:
         return Chain(self, body, None, _NOTHING, reads_later=True)
 
     async def _previous(self, owner: str | None, id: str) -> list[KeptTurn] | None:
-        """Return the chain of an answer; None if perhaps the provider has it."""
+        """Return the turns up to an answer; None if perhaps the provider has it."""
         turn = None if owner is None else await self.find(owner, id)
         if owner is not None and turn is not None and not turn.deleted:
-            turns = await self.chain(owner, id)
-            if turns is not None:
-                return turns
-            if not turn.own:
-                raise no_previous(id)
-            return None
+            turns = await self.turns_up_to(owner, id)
+            if turns is None and not turn.own:
+                raise no_previous(id)  # an earlier turn is gone, and no provider has it
+            return turns
         if turn is not None or id.startswith(OWN) or await self.held_by_others(owner, id):
             raise no_previous(id)
         return None
@@ -582,29 +580,12 @@ class Chain:
         """
         if not owner or not (self.reads_later or (self.asked and self.asked.keeps)):
             return send
-        most = self.conversations.most_bytes
-        tail: StreamTail | None = None
-        parts: list[bytes] | None = None
-        size = 0
+        copy = _AnswerCopy(self.conversations.most_bytes)
 
         async def sending(message: Message) -> None:
-            nonlocal tail, parts, size
-            if message["type"] == "http.response.start":
-                is_stream, is_plain = form_of_body(tuple(message["headers"]))
-                if message["status"] == 200 and is_plain:
-                    tail = StreamTail(most) if is_stream else None
-                    parts = [] if tail is None else None
-            elif tail is not None:
-                if (found := tail.feed(message.get("body", b""))) is not None:
-                    self._keep(source(), owner, found, streamed=True)
-                    tail = None
-            elif parts is not None:
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > most:
-                    parts = None
-                elif not message.get("more_body", False):
-                    self._keep(source(), owner, b"".join(parts), streamed=False)
+            answer = copy.take(message)
+            if answer is not None:
+                self._keep(source(), owner, answer, streamed=copy.is_stream)
             await send(message)
 
         return sending
@@ -633,6 +614,45 @@ class Chain:
             own=stored and unread.source.made_it,
             items=tuple([id for id in item_ids(answer) if id is not None]),
         )
+
+
+class _AnswerCopy:
+    """A copy of an answer that is being sent, without answers of more than ``most_bytes``."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.is_stream = False
+        self._most_bytes = most_bytes
+        self._tail: StreamTail | None = None
+        """Finds the terminal event of a stream, which has the whole answer."""
+        self._parts: list[bytes] | None = None
+        """The body so far. If this and ``_tail`` are None, nothing of the answer is kept."""
+        self._size = 0
+
+    def take(self, message: Message) -> bytes | None:
+        """Take a message to the client. Return the body or the terminal event when it is whole."""
+        if message["type"] == "http.response.start":
+            self._begin(message)
+            return None
+        data: bytes = message.get("body", b"")
+        if self._tail is not None:
+            found = self._tail.feed(data)
+            self._tail = self._tail if found is None else None
+            return found
+        if self._parts is None:
+            return None
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > self._most_bytes:
+            self._parts = None
+        elif not message.get("more_body", False):
+            return b"".join(self._parts)
+        return None
+
+    def _begin(self, message: Message) -> None:
+        self.is_stream, is_plain = form_of_body(tuple(message["headers"]))
+        if message["status"] == 200 and is_plain:
+            self._tail = StreamTail(self._most_bytes) if self.is_stream else None
+            self._parts = None if self.is_stream else []
 
 
 def no_previous(id: str) -> UnknownReference:

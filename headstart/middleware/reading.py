@@ -460,7 +460,7 @@ class EventStream:
                 return
             if has_data:
                 is_text = len(events) == 1 and type(events[0]) in _TEXTS
-                known = self._known_shape() if begins else None
+                known = self._known_shape() if begins else None  # the next frame may have text
                 self._shape = learn_shape(raw, events) if is_text else known
             yield raw, events
             if self.ended:

@@ -220,7 +220,7 @@ class Relay:
                     relayed.bytes_up, relayed.ended = caller.received, caller.ended
         except TimeoutError:
             assert caller is not None
-            if caller.error is not None:
+            if caller.error is not None:  # the client left, or its body was refused
                 raise caller.error from None
             raise UpstreamTimeout(
                 f"the upstream did not finish within {caller.limit_s:g} s: server.deadline_s, the "
@@ -726,7 +726,7 @@ class KeptResponses:
         if query.get("order", "desc") not in ("asc", "desc"):
             raise InvalidRequest("order: must be 'asc' or 'desc'")
         items: list[dict[str, Any]] = []
-        for each in await self.conversations.chain(owner, turn.id) or [turn]:
+        for each in await self.conversations.turns_up_to(owner, turn.id) or [turn]:
             items += list_items(read_raws(each.input), each.id)
             answer = None if each is turn else read_answer(each.response)
             items += [msgspec.json.decode(raw) for raw in answer.output] if answer else []

@@ -203,7 +203,7 @@ async def test_a_chain_that_bites_its_tail_ends(supervisor: Supervisor) -> None:
     kept = Kept(supervisor, max_answers=40)
     kept.keep("a", "one", previous="two")
     kept.keep("a", "two", previous="one")
-    assert await kept.conversations.chain("a", "one") is None
+    assert await kept.conversations.turns_up_to("a", "one") is None
 
 
 async def test_an_unknown_caller_has_no_answers_of_ours(supervisor: Supervisor) -> None:
@@ -307,7 +307,7 @@ async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -
     one.keep("b", "r1")
     two = one.keep("a", "r2", previous="r1")
     await one.conversations.aclose()
-    assert await other.conversations.chain("a", "r2") == [first, two]
+    assert await other.conversations.turns_up_to("a", "r2") == [first, two]
     assert await other.conversations.held_by_others("b", "r2")
     one.conversations.delete("a", first)
     await one.conversations.aclose()
