@@ -700,7 +700,11 @@ class _TakenText(NamedTuple):
 
 
 class SentencePace:
-    """The ``send`` of a request whose answer is to come in sentences."""
+    """The ``send`` of a request whose answer is to come in sentences.
+
+    For example, after events with the texts "Hello wor" and "ld. How", the client has got one event
+    with "Hello world.", and " How" waits for its end.
+    """
 
     def __init__(self, send: Send, dialect: Dialect) -> None:
         self._send = send

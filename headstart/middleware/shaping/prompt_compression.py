@@ -170,6 +170,7 @@ class CompressPrompts:
     def _send_compressed(
         self, call: Call, request: ChatRequest, mode: CompressionMode, context: StepContext
     ) -> Send | None:
+        """Return the function that sends a shorter prompt; None if nothing can be removed."""
         began = time.perf_counter()
         shorter = self._work(call, mode, partial(self._shorten, call, request, mode))
         if shorter is None:
@@ -202,14 +203,10 @@ class CompressPrompts:
         if prepared is None:
             return self._send_compressed(call, request, "safe", context)
 
-        async def plain(rest: RestOfSteps) -> Reply:
-            send = self._send_compressed(call, request, "safe", context)
-            return await (rest.send(call) if send is None else send(rest))
-
         async def send(rest: RestOfSteps) -> Reply:
             prompt = await prepared if isinstance(prepared, asyncio.Future) else prepared
             if prompt is None:
-                return await plain(rest)
+                return await self._send_safely(call, request, context, rest)
             own_s = time.perf_counter() - began
             sending = recoverable.send(prompt, rest, context, call)
             try:
@@ -217,7 +214,7 @@ class CompressPrompts:
             except UpstreamRefused as error:
                 if not recoverable.may_refuse_tools(request, call, error.status):
                     raise
-                reply = await plain(rest)
+                reply = await self._send_safely(call, request, context, rest)
                 # It is noted only after a success: if the plain request is refused, too, the tool
                 # is not the reason.
                 recoverable.note_refusal(request.model)
@@ -225,10 +222,20 @@ class CompressPrompts:
 
         return send
 
+    async def _send_safely(
+        self, call: Call, request: ChatRequest, context: StepContext, rest: RestOfSteps
+    ) -> Reply:
+        """Send the prompt in the mode ``safe``, without the tool."""
+        send = self._send_compressed(call, request, "safe", context)
+        return await (rest.send(call) if send is None else send(rest))
+
     def _work(
         self, call: Call, mode: CompressionMode, work: Callable[[Memo], T | None]
     ) -> T | asyncio.Future[T | None] | None:
-        """Do the work on the loop, or begin it on the thread where the body is long."""
+        """Return the result of the work, done on the loop; for a long body, begin it on the thread.
+
+        Only a result from the loop can say at once (None) that the step does not apply.
+        """
         body = call.body
         if len(body) > INLINE_BYTES[mode] or body.count(b"\\n") > INLINE_LINES:
             return self.worker.on_thread(work)
