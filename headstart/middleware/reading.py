@@ -399,13 +399,13 @@ class EventStream:
         self._choices = choices
         self._ends_at_finish = dialect.ends_at_finish
         self._finished: set[int] = set()
-        self._has_lines = dialect.cutter is None
-        self._frames: FrameCutter = SSEDecoder() if dialect.cutter is None else dialect.cutter()
+        self._is_sse = dialect.cutter is None
+        self._cutter: FrameCutter = SSEDecoder() if dialect.cutter is None else dialect.cutter()
         self._decoder = decoder = dialect.decoder()
         self._usual: tuple[SSEDecoder, JSONDecoder] | None = None
         """The parts that read a usual frame in one step."""
-        if isinstance(decoder, JSONDecoder) and isinstance(self._frames, SSEDecoder):
-            self._usual = self._frames, decoder
+        if isinstance(decoder, JSONDecoder) and isinstance(self._cutter, SSEDecoder):
+            self._usual = self._cutter, decoder
         self._join_texts = join_texts
         self._shape: TextShape | None = None
 
@@ -420,7 +420,7 @@ class EventStream:
         ``feed`` reads the rest.
         """
         shape = self._shape
-        if shape is None or self._frames.held:
+        if shape is None or self._cutter.held:
             return (), 0
         event = shape.read_one(data)
         if event is not None:
@@ -433,8 +433,8 @@ class EventStream:
         Iterate to the end, or bytes are lost; only after the terminal event this is not needed.
         Raises UpstreamProtocolError.
         """
-        frames, has_lines = self._frames, self._has_lines
-        block = b"" if self.ended else frames.receive(data)
+        cutter, is_sse = self._cutter, self._is_sse
+        block = b"" if self.ended else cutter.receive(data)
         at, size = 0, len(block)
         while at < size:
             if self._shape is not None:  # the fastest way: only texts
@@ -444,14 +444,14 @@ class EventStream:
                     at = end
                     if at == size:
                         return
-            if has_lines and block[at] == _LF and (blank := _LINE_FEEDS.match(block, at)):
+            if is_sse and block[at] == _LF and (blank := _LINE_FEEDS.match(block, at)):
                 at, self.usage_alone = blank.end(), False
                 yield blank[0], ()  # each is an empty frame
                 continue
             raw, events = self._read_usual(block, at)
             has_data, begins = True, bool(events) and type(events[0]) is Started
             if not raw:  # the slowest way, which reads any frame
-                frame = frames.cut(block, at)
+                frame = cutter.cut(block, at)
                 if frame is None:
                     return
                 raw, events, has_data = frame.raw, self._decoder.feed(frame), bool(frame.data)
@@ -514,8 +514,8 @@ class EventStream:
         ``[DONE]`` in this way, so such a frame counts if it can be read, and gets a blank line.
         Raises UpstreamProtocolError.
         """
-        rest = self._frames.rest()
-        if self.ended or not self._has_lines or not rest:
+        rest = self._cutter.rest()
+        if self.ended or not self._is_sse or not rest:
             return rest, []
         if rest.endswith(b"\r"):
             return rest, [*self.feed(b":")]  # ":" begins a comment: no line feed follows

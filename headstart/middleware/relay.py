@@ -323,14 +323,14 @@ class Relay:
         kept = self.kept if self.kept is not None and self.kept.checks(call.path) else None
         if kept is not None:
             refuse_compressed(call.headers)
-        whole = kept is not None or _count_form(call) is not None
-        decides = self._models_matter or self.router.tells_models_apart(call.dialect)
-        if not (whole or (decides and _is_small_json(call.headers))):
+        must_read = kept is not None or _count_form(call) is not None
+        model_decides = self._models_matter or self.router.tells_models_apart(call.dialect)
+        if not (must_read or (model_decides and _is_small_json(call.headers))):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
-        most = self.limits.max_body_bytes
-        if whole and (declared_length(call.headers) or 0) > most:
+        most = self.limits.max_body_bytes if must_read else KEPT_BYTES
+        if must_read and (declared_length(call.headers) or 0) > most:
             raise body_too_large(most)
-        body = await caller.whole_body(most if whole else KEPT_BYTES)
+        body = await caller.whole_body(most)
         if kept is not None:
             await kept.check(scope, body)
         if call.deployment:
