@@ -1,7 +1,27 @@
 """Keeps answers of OpenAI's Responses API, and writes out requests that refer to them by id.
 
-An answer belongs to the caller that got it. The last ones are in memory, within bounds. A durable
-store has them, too, for other processes and after a restart.
+For example, a caller asks "Name a city", and gets the answer "Paris" with the id ``resp_1``. Its
+next request is::
+
+    {"previous_response_id": "resp_1", "input": "And a river there?"}
+
+No other upstream, and no cache key, knows what ``resp_1`` is. So the request becomes::
+
+    {"input": ["Name a city", "Paris", "And a river there?"]}      (each as an item of the API)
+
+The steps of a request:
+
+1. ``Conversations.open`` finds the kept answers (``KeptTurn``) that the request refers to, also by
+   the id of a single output item. It refuses the ids of other callers. A request that refers to
+   nothing takes the short way, ``begin``. Both return a ``Chain``.
+2. ``Chain.whole`` is the body with everything written out. ``Chain.sent`` decides whether an
+   upstream gets this body, or the one with the ids because it has stored the conversation itself.
+3. ``Chain.keeping`` copies the answer while it is sent to the client. It is parsed later, many
+   answers together (``keep_unread``), because that is faster.
+4. ``keep`` puts the turn into memory (``_TurnMemory``, within bounds), and a moment later into the
+   durable store, for other processes and after a restart.
+
+A turn belongs to the caller that got the answer, its *owner*.
 """
 
 from __future__ import annotations
@@ -33,7 +53,7 @@ from headstart.reply import form_of_body
 from headstart.types import CacheKey, Entry, Frozen, Origin, Put, RawResponse, new_ulid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from headstart.dialects.responses_chains import ChainedRequest
     from headstart.interfaces import Store
@@ -85,16 +105,6 @@ _TurnsByCaller = dict[str, KeptTurn]
 _read_turns = msgspec.msgpack.Decoder(_TurnsByCaller).decode
 
 
-@dataclass
-class _KeptTurns:
-    """The kept answers of one caller."""
-
-    turns: OrderedDict[str, KeptTurn] = field(default_factory=OrderedDict)
-    items: dict[str, str] = field(default_factory=dict)
-    """For the id of each output item, the id of its answer."""
-    size: int = 0
-
-
 def refuse_compressed(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Raise InvalidRequest for a body whose ids cannot be read."""
     for name, value in headers:
@@ -120,25 +130,21 @@ class Conversations:
     spawn: Spawn
     observer: Observer
     values: ValueLimit = ANY_VALUES
-    _owners: OrderedDict[str, _KeptTurns] = field(default_factory=OrderedDict)
-    """The kept answers by caller, the most recently active caller last."""
-    _holders: dict[str, frozenset[str]] = field(default_factory=dict)
-    """For each id of an answer or an item, the callers that have it."""
-    _count: int = 0
-    _size: int = 0
+    _memory: _TurnMemory = field(init=False)
     _unread: list[_Unread] = field(default_factory=list)
     """Answers that were sent, and are parsed when an id is asked for."""
     _unread_size: int = 0
-    _waiting: list[tuple[str, KeptTurn, bool]] = field(default_factory=list)
+    _waiting: list[_WaitingTurn] = field(default_factory=list)
     """Turns that the store does not have yet."""
     _writer: asyncio.Task[None] | None = None
-    _most_answers: int = field(init=False)
-    most_bytes: int = field(init=False)
-    """The most bytes of the answers of one caller."""
 
     def __post_init__(self) -> None:
-        self._most_answers = max(1, self.limits.max_answers // CALLERS_SHARE)
-        self.most_bytes = max(1, self.limits.max_bytes // CALLERS_SHARE)
+        self._memory = _TurnMemory(self.limits)
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes of the answers of one caller."""
+        return self._memory.callers_bytes
 
     async def aclose(self) -> None:
         """Wait until the store has all turns."""
@@ -149,9 +155,9 @@ class Conversations:
         """Return a caller's turn, or None. The turn may be marked as deleted."""
         turn = self._known(owner, id)
         if turn is None and self.store is not None:
-            turn = (await self._load(id)).get(owner)
+            turn = (await self._load(id) or {}).get(owner)
             if turn is not None:
-                self._remember(owner, turn)
+                self._memory.put(owner, turn)
         return turn if turn is not None and self._lives(turn) else None
 
     def holds(self, owner: str, id: str) -> bool:
@@ -161,9 +167,8 @@ class Conversations:
 
     def _known(self, owner: str, id: str) -> KeptTurn | None:
         """Return a caller's turn from memory. It may be deleted, or too old."""
-        self._read()
-        kept = self._owners.get(owner)
-        return None if kept is None else kept.turns.get(id)
+        self._parse_unread()
+        return self._memory.find(owner, id)
 
     def _lives(self, turn: KeptTurn) -> bool:
         return self.clock() < turn.created + self.limits.ttl_s
@@ -172,17 +177,17 @@ class Conversations:
         """Tell whether another caller has an id, even an expired one."""
         if self._others_have(owner, id):
             return True
-        return self.store is not None and not (await self._load(id)).keys() <= {owner}
+        stored = None if self.store is None else await self._load(id)
+        return stored is not None and not stored.keys() <= {owner}
 
     def _others_have(self, owner: str | None, id: str) -> bool:
-        self._read()
-        return not self._holders.get(id, frozenset()) <= {owner}
+        self._parse_unread()
+        return not self._memory.holders(id) <= {owner}
 
     def find_item(self, owner: str, id: str) -> tuple[KeptTurn, msgspec.Raw] | None:
         """Return an output item by its id, and its turn. Only memory knows ids of items."""
-        self._read()
-        kept = self._owners.get(owner)
-        turn = None if kept is None else kept.turns.get(kept.items.get(id, ""))
+        self._parse_unread()
+        turn = self._memory.find_by_item(owner, id)
         if turn is None or turn.deleted or not self._lives(turn):
             return None
         answer = read_answer(turn.response)
@@ -198,9 +203,9 @@ class Conversations:
         """
         if self.holds(owner, turn.id) and not (turn.deleted or fresh):
             return
-        self._remember(owner, turn)
+        self._memory.put(owner, turn)
         if self.store is not None:
-            self._waiting.append((owner, turn, fresh))
+            self._waiting.append(_WaitingTurn(owner, turn, fresh))
             self._write_soon()
 
     def keep_unread(self, unread: _Unread) -> None:
@@ -208,10 +213,10 @@ class Conversations:
         self._unread.append(unread)
         self._unread_size += len(unread.answer) + len(unread.chain.whole)
         if len(self._unread) >= MOST_UNREAD or self._unread_size >= MOST_UNREAD_BYTES:
-            self._read()
+            self._parse_unread()
         self._write_soon()
 
-    def _read(self) -> None:
+    def _parse_unread(self) -> None:
         """Parse the waiting answers."""
         unread, self._unread, self._unread_size = self._unread, [], 0
         for each in unread:
@@ -228,16 +233,16 @@ class Conversations:
         empty = msgspec.structs.replace(turn, input=b"[]", response=b"", items=(), deleted=True)
         self.keep(owner, empty)
 
-    async def chain(self, owner: str, id: str) -> list[KeptTurn] | None:
+    async def turns_up_to(self, owner: str, id: str) -> list[KeptTurn] | None:
         """Return the turns up to an answer, the first one first; None if one is missing."""
         turns: list[KeptTurn] = []
-        step: str | None = id
-        while step is not None:
-            turn = await self.find(owner, step)
-            if turn is None or turn.deleted or len(turns) >= self._most_answers:
+        next_id: str | None = id
+        while next_id is not None:
+            turn = await self.find(owner, next_id)
+            if turn is None or turn.deleted or len(turns) >= self._memory.callers_answers:
                 return None
             turns.append(turn)
-            step = turn.previous
+            next_id = turn.previous
         turns.reverse()
         return turns
 
@@ -264,15 +269,13 @@ class Conversations:
         return Chain(self, body, None, _NOTHING, reads_later=True)
 
     async def _previous(self, owner: str | None, id: str) -> list[KeptTurn] | None:
-        """Return the chain of an answer; None if perhaps the provider has it."""
+        """Return the turns up to an answer; None if perhaps the provider has it."""
         turn = None if owner is None else await self.find(owner, id)
         if owner is not None and turn is not None and not turn.deleted:
-            turns = await self.chain(owner, id)
-            if turns is not None:
-                return turns
-            if not turn.own:
-                raise no_previous(id)
-            return None
+            turns = await self.turns_up_to(owner, id)
+            if turns is None and not turn.own:
+                raise no_previous(id)  # an earlier turn is gone, and no provider has it
+            return turns
         if turn is not None or id.startswith(OWN) or await self.held_by_others(owner, id):
             raise no_previous(id)
         return None
@@ -287,72 +290,32 @@ class Conversations:
         items: list[tuple[msgspec.Raw, KeptTurn | None]] = []
         whole = True
         for raw, reference in zip(asked.items, asked.references, strict=True):
-            found = None
-            if owner is not None and reference is not None:
-                found = self.find_item(owner, reference)
-            if found is not None:
-                items.append((found[1], found[0]))
+            if reference is None:
+                items.append((raw, None))
                 continue
-            if reference is not None:
-                whole = False
-                if self._others_have(owner, reference):
-                    raise UnknownReference(
-                        f"Item with id '{reference}' not found.", status=404, param="input"
-                    )
+            found = None if owner is None else self.find_item(owner, reference)
+            if found is not None:
+                turn, item = found
+                items.append((item, turn))
+                continue
+            if self._others_have(owner, reference):
+                raise UnknownReference(
+                    f"Item with id '{reference}' not found.", status=404, param="input"
+                )
             items.append((raw, None))
+            whole = False
         return _NamedTurns(tuple(turns), tuple(items)), whole
-
-    def _remember(self, owner: str, turn: KeptTurn) -> None:
-        limits, size = self.limits, turn.size
-        if size > self.most_bytes:
-            return
-        known = self._owners.get(owner)
-        if known is not None and turn.id in known.turns:
-            self._forget(owner, known, turn.id)
-        kept = self._owners.setdefault(owner, _KeptTurns())
-        self._owners.move_to_end(owner)
-        kept.turns[turn.id] = turn
-        alone = frozenset((owner,))
-        for id in (turn.id, *turn.items):
-            holders = self._holders.setdefault(id, alone)
-            if holders is not alone:
-                self._holders[id] = holders | alone
-        for item in turn.items:
-            kept.items[item] = turn.id
-        self._count += 1
-        self._size += size
-        kept.size += size
-        while len(kept.turns) > self._most_answers or kept.size > self.most_bytes:
-            self._forget(owner, kept, next(iter(kept.turns)))
-        while self._count > limits.max_answers or self._size > limits.max_bytes:
-            oldest, theirs = next(iter(self._owners.items()))
-            self._forget(oldest, theirs, next(iter(theirs.turns)))
-
-    def _forget(self, owner: str, kept: _KeptTurns, id: str) -> None:
-        turn = kept.turns.pop(id)
-        size = turn.size
-        self._count -= 1
-        self._size -= size
-        kept.size -= size
-        # Items of equal answers may have the same ids. The items of the newer answer stay.
-        gone = [id, *(each for each in turn.items if kept.items.get(each) == id)]
-        for each in gone:
-            kept.items.pop(each, None)
-            holders = self._holders.pop(each, frozenset()) - {owner}
-            if holders:
-                self._holders[each] = holders
-        if not kept.turns:
-            self._owners.pop(owner, None)
 
     # --- the durable store ---
 
-    async def _load(self, id: str) -> _TurnsByCaller:
+    async def _load(self, id: str) -> _TurnsByCaller | None:
+        """Return the store's turns with an id; None: the store has failed."""
         assert self.store is not None
         try:
             entry = await self.store.find(_exact(id))
         except StoreError as error:
             self._note(error)
-            return {}
+            return None
         if entry is None or not isinstance(entry.answer, RawResponse):
             return {}
         try:
@@ -363,18 +326,29 @@ class Conversations:
     async def _write(self, store: Store) -> None:
         """Write the turns that wait, in their order, until none is left."""
         await asyncio.sleep(WRITE_AFTER_S)
-        self._read()
+        self._parse_unread()
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            found: dict[str, _TurnsByCaller] = {}
-            for owner, turn, fresh in waiting:
-                if turn.id not in found:
-                    found[turn.id] = {} if fresh else await self._load(turn.id)
-                found[turn.id] = {**found[turn.id], owner: turn}
+            puts = [self._put(id, turns) for id, turns in (await self._merge(waiting)).items()]
             try:
-                await store.append([self._put(id, turns) for id, turns in found.items()])
+                await store.append(puts)
             except StoreError as error:
                 self._note(error)
+
+    async def _merge(self, waiting: Sequence[_WaitingTurn]) -> dict[str, _TurnsByCaller]:
+        """Add turns to those that the store has under their ids; return the result by id.
+
+        An id is left out if the store fails to say which turns it has: the new turn alone would
+        replace the turns of other callers.
+        """
+        merged: dict[str, _TurnsByCaller | None] = {}
+        for owner, turn, fresh in waiting:
+            if turn.id not in merged:
+                merged[turn.id] = {} if fresh else await self._load(turn.id)
+            turns = merged[turn.id]
+            if turns is not None:
+                turns[owner] = turn
+        return {id: turns for id, turns in merged.items() if turns is not None}
 
     def _put(self, id: str, turns: _TurnsByCaller) -> Put:
         turn = next(reversed(turns.values()))
@@ -392,6 +366,97 @@ class Conversations:
 
     def _note(self, error: StoreError) -> None:
         self.observer.notify(StageFailed.of("conversations", error))
+
+
+@dataclass
+class _CallersTurns:
+    """The turns of one caller in memory."""
+
+    turns: OrderedDict[str, KeptTurn] = field(default_factory=OrderedDict)
+    """By id, the oldest first."""
+    by_item: dict[str, str] = field(default_factory=dict)
+    """For the id of each output item, the id of its answer."""
+    size: int = 0
+
+
+class _TurnMemory:
+    """The turns in memory, by caller and id, within bounds.
+
+    If a caller exceeds its share, its oldest turn is dropped. If all callers together exceed the
+    bounds, the caller that was silent longest loses its oldest turn.
+    """
+
+    def __init__(self, limits: ConversationSettings) -> None:
+        self._limits = limits
+        self.callers_answers = max(1, limits.max_answers // CALLERS_SHARE)
+        """The most answers of one caller."""
+        self.callers_bytes = max(1, limits.max_bytes // CALLERS_SHARE)
+        """The most bytes of the answers of one caller."""
+        self._callers: OrderedDict[str, _CallersTurns] = OrderedDict()
+        """By caller; the caller that was active last is the last one."""
+        self._holders: dict[str, frozenset[str]] = {}
+        """For each id of an answer or an item, the callers that have it."""
+        self._count = 0
+        self._size = 0
+
+    def find(self, owner: str, id: str) -> KeptTurn | None:
+        """Return a caller's turn."""
+        kept = self._callers.get(owner)
+        return None if kept is None else kept.turns.get(id)
+
+    def find_by_item(self, owner: str, id: str) -> KeptTurn | None:
+        """Return a caller's turn by the id of one of its output items."""
+        kept = self._callers.get(owner)
+        return None if kept is None else kept.turns.get(kept.by_item.get(id, ""))
+
+    def holders(self, id: str) -> frozenset[str]:
+        """Return the callers that have an answer or an item with this id."""
+        return self._holders.get(id, frozenset())
+
+    def put(self, owner: str, turn: KeptTurn) -> None:
+        """Keep a turn, unless it alone exceeds the caller's share."""
+        if turn.size > self.callers_bytes:
+            return
+        known = self._callers.get(owner)
+        if known is not None and turn.id in known.turns:
+            self._drop(owner, known, turn.id)
+        kept = self._callers.setdefault(owner, _CallersTurns())
+        self._callers.move_to_end(owner)
+        self._add(owner, kept, turn)
+        while len(kept.turns) > self.callers_answers or kept.size > self.callers_bytes:
+            self._drop_oldest(owner, kept)
+        while self._count > self._limits.max_answers or self._size > self._limits.max_bytes:
+            self._drop_oldest(*next(iter(self._callers.items())))
+
+    def _add(self, owner: str, kept: _CallersTurns, turn: KeptTurn) -> None:
+        kept.turns[turn.id] = turn
+        kept.by_item.update(dict.fromkeys(turn.items, turn.id))
+        self._count += 1
+        self._size += turn.size
+        kept.size += turn.size
+        alone = frozenset((owner,))  # one object for all ids of the turn saves memory
+        for id in (turn.id, *turn.items):
+            holders = self._holders.setdefault(id, alone)
+            if holders is not alone:
+                self._holders[id] = holders | alone
+
+    def _drop_oldest(self, owner: str, kept: _CallersTurns) -> None:
+        self._drop(owner, kept, next(iter(kept.turns)))
+
+    def _drop(self, owner: str, kept: _CallersTurns, id: str) -> None:
+        turn = kept.turns.pop(id)
+        self._count -= 1
+        self._size -= turn.size
+        kept.size -= turn.size
+        # Items of equal answers may have the same ids. The items of the newer answer stay.
+        gone = [id, *(each for each in turn.items if kept.by_item.get(each) == id)]
+        for each in gone:
+            kept.by_item.pop(each, None)
+            holders = self._holders.pop(each, frozenset()) - {owner}
+            if holders:
+                self._holders[each] = holders
+        if not kept.turns:
+            self._callers.pop(owner, None)
 
 
 class _NamedTurns(NamedTuple):
@@ -418,6 +483,15 @@ class _Unread(NamedTuple):
     sent: float
 
 
+class _WaitingTurn(NamedTuple):
+    """A turn that is to be written to the store."""
+
+    owner: str
+    turn: KeptTurn
+    fresh: bool
+    """As in ``Conversations.keep``: no other caller can have a turn with this id."""
+
+
 class AnswerSource(NamedTuple):
     """Where an answer came from."""
 
@@ -435,19 +509,22 @@ class AnswerSource(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Chain:
-    """One request of the Responses API: the turns that it follows; it also keeps the answer.
-
-    ``asked`` is None if the answer cannot be kept. ``reads_later``: the answer is read later.
-    """
+    """A request of the Responses API, with the turns that it follows. It also keeps the answer."""
 
     conversations: Conversations
     body: bytes
+    """The body as the client sent it."""
     asked: ChainedRequest | None
+    """The request as it was read. None: it is read with the answer (``reads_later``), or the answer
+    cannot be kept, because the request has references that only the provider knows."""
     named: _NamedTurns
     _: KW_ONLY
     reads_later: bool = False
+    """The request refers to nothing. So it need not be read before its answer is."""
     _accounts: set[str] = field(default_factory=set)
+    """The upstreams that gave the answers to which the request refers."""
     _stored: bool = True
+    """Whether they have stored all of these answers."""
 
     def __post_init__(self) -> None:
         self.whole = self.body
@@ -503,29 +580,12 @@ class Chain:
         """
         if not owner or not (self.reads_later or (self.asked and self.asked.keeps)):
             return send
-        most = self.conversations.most_bytes
-        tail: StreamTail | None = None
-        parts: list[bytes] | None = None
-        size = 0
+        copy = _AnswerCopy(self.conversations.most_bytes)
 
         async def sending(message: Message) -> None:
-            nonlocal tail, parts, size
-            if message["type"] == "http.response.start":
-                is_stream, is_plain = form_of_body(tuple(message["headers"]))
-                if message["status"] == 200 and is_plain:
-                    tail = StreamTail(most) if is_stream else None
-                    parts = [] if tail is None else None
-            elif tail is not None:
-                if (found := tail.feed(message.get("body", b""))) is not None:
-                    self._keep(source(), owner, found, streamed=True)
-                    tail = None
-            elif parts is not None:
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > most:
-                    parts = None
-                elif not message.get("more_body", False):
-                    self._keep(source(), owner, b"".join(parts), streamed=False)
+            answer = copy.take(message)
+            if answer is not None:
+                self._keep(source(), owner, answer, streamed=copy.is_stream)
             await send(message)
 
         return sending
@@ -554,6 +614,45 @@ class Chain:
             own=stored and unread.source.made_it,
             items=tuple([id for id in item_ids(answer) if id is not None]),
         )
+
+
+class _AnswerCopy:
+    """A copy of an answer that is being sent, without answers of more than ``most_bytes``."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.is_stream = False
+        self._most_bytes = most_bytes
+        self._tail: StreamTail | None = None
+        """Finds the terminal event of a stream, which has the whole answer."""
+        self._parts: list[bytes] | None = None
+        """The body so far. If this and ``_tail`` are None, nothing of the answer is kept."""
+        self._size = 0
+
+    def take(self, message: Message) -> bytes | None:
+        """Take a message to the client. Return the body or the terminal event when it is whole."""
+        if message["type"] == "http.response.start":
+            self._begin(message)
+            return None
+        data: bytes = message.get("body", b"")
+        if self._tail is not None:
+            found = self._tail.feed(data)
+            self._tail = self._tail if found is None else None
+            return found
+        if self._parts is None:
+            return None
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > self._most_bytes:
+            self._parts = None
+        elif not message.get("more_body", False):
+            return b"".join(self._parts)
+        return None
+
+    def _begin(self, message: Message) -> None:
+        self.is_stream, is_plain = form_of_body(tuple(message["headers"]))
+        if message["status"] == 200 and is_plain:
+            self._tail = StreamTail(self._most_bytes) if self.is_stream else None
+            self._parts = None if self.is_stream else []
 
 
 def no_previous(id: str) -> UnknownReference:

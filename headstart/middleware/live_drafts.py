@@ -1,10 +1,26 @@
 """Live drafts: a client sends its prompt while it is being typed, so that the answer begins early.
 
-``POST /v1/live`` begins a draft, and ``PUT /v1/live/{id}`` sends each revision of the text. A
-WebSocket at ``/v1/live`` does both. The client then makes its ordinary call with the header
-``x-headstart-live: ID``. A draft belongs to its caller, and is kept in the memory of one process.
-It is never logged, and ends two minutes after its last revision. ``docs/live-drafts.md`` describes
-the stages.
+For example::
+
+    POST /v1/live      {"request": {"messages": [{"role": "user", "content": "{{draft}}"}], …}}
+    PUT  /v1/live/ID   {"rev": 1, "text": "How do I"}
+    PUT  /v1/live/ID   {"rev": 2, "text": "How do I boil an egg?"}
+    POST /v1/chat/completions, the ordinary call, with the header "x-headstart-live: ID"
+
+A WebSocket at ``/v1/live`` takes the place of the first three. The life of a draft:
+
+1. ``_open`` checks the request and keeps a ``PromptDraft``, in the memory of this process. It
+   belongs to its caller, is never logged, and ends two minutes after its last revision.
+2. ``_revise`` takes a revision. It stops the work on the revision before, and starts ``_follow``.
+3. ``_follow`` runs the stages that are on, each only if it pays: fill the provider's prompt cache
+   (``_warm``), look the text up in the cache, ask for inferences (``_infer``), and make the whole
+   call before the client asks for it (``_call``).
+4. ``take_call`` ends the draft when the ordinary call comes. If the texts are equal, the call that
+   was made early answers it.
+
+The cost of an early call is taken from the draft's budget, and its expected waste from the account
+of the caller (``WasteAccount``). Both are reserved when the call begins (``_begin``), and settled
+when it ends. ``docs/live-drafts.md`` describes the stages.
 """
 
 from __future__ import annotations
@@ -81,6 +97,7 @@ LOOKUP_PAUSE_S = 0.2
 """A text is looked up after this many seconds without a change, or at once at the end of a
 sentence."""
 MOST_ACCOUNTS = 1024
+"""The number of callers whose accounts of wasted calls are kept."""
 MOST_BYTES = 256 * 1024 * 1024
 """The most bytes of the requests of all drafts together."""
 WARM_TOKENS = 16
@@ -91,8 +108,11 @@ _NOT_OF_CALL = frozenset(
 )
 """Headers of the request that opens a draft, which its calls do not get."""
 _HANDSHAKE = b"sec-websocket-"
+"""The beginning of the names of headers that only a handshake has."""
 
 Purpose: TypeAlias = Literal["answer", "warm", "inference"]
+"""Why a call is made early: to answer the final call, to fill the provider's prompt cache, or to
+ask for an inference."""
 
 
 class _Opening(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,39 +153,54 @@ class PromptDraft:
 
     id: str
     owner: str
+    """The caller that began it."""
     scope: Scope
     """The ASGI scope of its calls."""
     endpoint: MatchedEndpoint
     template: DraftTemplate
+    """The request, with a place for the text."""
     _: KW_ONLY
     stages: frozenset[LiveStage]
-    budget_usd: float | None
+    size: int
+    """Bytes of its request."""
     account: WasteAccount
+    """The account of its caller."""
+
+    # The last revision
     rev: int = -1
     """The number of the last revision; -1 before the first one."""
     text: str = ""
     cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
     warm: str = "none"
     answer: str = "none"
-    """``warm`` and ``answer`` are as in ``DraftState``."""
-    spent_usd: float = 0.0
-    reserved_usd: float = 0.0
-    wasted_usd: float = 0.0
-    """The cost of its unused calls, until it ends."""
-    size: int = 0
-    """Bytes of its request."""
-    over: bool = False
-    """Whether the draft has ended."""
-    calls: int = 0
-    kept: KeptCall | None = None
-    """The call that answers the last revision."""
+    """``cache``, ``warm`` and ``answer`` are as in ``DraftState``."""
     work: asyncio.Task[None] | None = None
     """Runs the stages of the last revision."""
+
+    # Its early calls
+    kept: KeptCall | None = None
+    """The call that answers the last revision."""
     warming: KeptCall | None = None
     """The call that fills the provider's prompt cache."""
     inferring: KeptCall | None = None
     """The call that asks for inferences."""
     inferences: list[Inference] = field(default_factory=list)
+    calls: int = 0
+    """The number of calls for whole texts so far."""
+
+    # Their costs
+    budget_usd: float | None
+    """What the client lets it spend; None: the limits of the stages count alone."""
+    spent_usd: float = 0.0
+    """The cost of the calls that have ended."""
+    reserved_usd: float = 0.0
+    """The estimated cost of the calls that have not ended."""
+    wasted_usd: float = 0.0
+    """The cost of its unused calls, until it ends."""
+
+    # Its end
+    over: bool = False
+    """Whether the draft has ended."""
     ends: asyncio.TimerHandle | None = None
     """Ends the draft if no revision comes."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -330,51 +365,43 @@ class LiveDrafts:
     # --- drafts ----------------------------------------------------------------------------------
 
     def _open(self, owner: str, scope: Scope, opening: _Opening) -> PromptDraft:
-        settings = self.settings
-        if len(self._drafts) >= settings.max_drafts:
-            raise Overloaded("too many live drafts are open: live.max_drafts is reached")
-        size = len(bytes(opening.request))
-        if self._size + size > MOST_BYTES:
-            raise Overloaded("the live drafts that are open take too much memory")
+        request = bytes(opening.request)
+        self._check_room(len(request))
         path, _, query = opening.path.encode().partition(b"?")
         endpoint = self.endpoints.match("POST", path, query)
         if endpoint is None or endpoint.dialect is None or not endpoint.is_chat:
             raise InvalidRequest(f"path: {opening.path!r} is not a path of a chat API")
-        self.engine.preparer.values.check(bytes(opening.request))
-        if may_refer(bytes(opening.request)):
+        self.engine.preparer.values.check(request)
+        if may_refer(request):
             raise InvalidRequest("request: a draft cannot name an earlier answer by its id")
-        stages = frozenset(settings.stages)
+        stages = frozenset(self.settings.stages)
         if opening.stages is not None:
             stages = stages.intersection(opening.stages)
-        headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_OF_CALL]
-        of_call = {
-            **scope,
-            "type": "http",
-            "method": "POST",
-            "path": path.decode(),
-            "raw_path": path,
-            "root_path": "",
-            "query_string": query,
-            "headers": [*headers, (b"content-type", JSON)],
-        }
         draft = PromptDraft(
             self.new_id(),
             owner,
-            of_call,
+            _scope_of_call(scope, path, query),
             endpoint,
-            read_template(bytes(opening.request)),
+            read_template(request),
             stages=stages,
             budget_usd=opening.budget_usd,
             account=self._account(owner),
+            size=len(request),
         )
         # Errors in the request are reported now, and not while the text is typed.
         context = self._context(draft, "?")
         self._drafts[draft.id] = draft
-        draft.size = size
-        self._size += size
+        self._size += draft.size
         self._prolong(draft)
         self.engine.connect_early(context)
         return draft
+
+    def _check_room(self, size: int) -> None:
+        """Raise Overloaded if there is no room for another draft with a request of this size."""
+        if len(self._drafts) >= self.settings.max_drafts:
+            raise Overloaded("too many live drafts are open: live.max_drafts is reached")
+        if self._size + size > MOST_BYTES:
+            raise Overloaded("the live drafts that are open take too much memory")
 
     def _context(self, draft: PromptDraft, text: str) -> RequestContext:
         """Return the context of a call with this text. Raises RequestError."""
@@ -552,7 +579,7 @@ class LiveDrafts:
         text: str | None = None,
         waste_usd: float = 0.0,
     ) -> KeptCall:
-        """Make a call.
+        """Make a call, and reserve its cost and its expected waste until it ends.
 
         ``text`` is the part of the draft that the call contains; None: all of it.
         """
@@ -567,26 +594,31 @@ class LiveDrafts:
         draft.account.reserve(waste_usd)
         assert flight.pump is not None
 
-        def settled(_: asyncio.Task[None]) -> None:
+        def ended(_: asyncio.Task[None]) -> None:
             draft.reserved_usd -= cost_usd
-            spent = sum(each.cost_usd or 0.0 for each in flight.attempts)
-            draft.spent_usd += spent
-            became = "done" if flight.error is None else "failed"
-            if purpose == "answer":
-                if draft.kept is kept:
-                    draft.change(answer=became)
-                return
-            self._book(kept, purpose)
-            if purpose == "inference":
-                self._inferred(draft, kept)
-            else:
-                # Learn the extra cost of a call that filled the prompt cache.
-                draft.account.reserve(-kept.reserved_usd)
-                draft.account.warmed(spent, self._cold_cost(context)[1])
-                draft.change(warm=became)
+            self._settle(draft, kept, purpose)
 
-        flight.pump.add_done_callback(settled)
+        flight.pump.add_done_callback(ended)
         return kept
+
+    def _settle(self, draft: PromptDraft, kept: KeptCall, purpose: Purpose) -> None:
+        """Note the cost and the result of a call that has ended."""
+        spent_usd = _spent_usd(kept)
+        draft.spent_usd += spent_usd
+        result = "done" if kept.flight.error is None else "failed"
+        if purpose == "answer":
+            # It is booked by ``_let_go``, when it is known whether the client uses it.
+            if draft.kept is kept:
+                draft.change(answer=result)
+            return
+        self._book(kept, purpose)
+        if purpose == "inference":
+            self._inferred(draft, kept)
+        else:
+            # Learn the extra cost of a call that filled the prompt cache.
+            draft.account.reserve(-kept.reserved_usd)
+            draft.account.warmed(spent_usd, self._cold_cost(kept.context)[1])
+            draft.change(warm=result)
 
     def _cold_cost(self, context: RequestContext) -> tuple[float, float]:
         """Return the cost of a call without the prompt cache, and what the cache saves, in USD."""
@@ -612,16 +644,20 @@ class LiveDrafts:
             self._note_answer(draft, context, None)
             return _with_inferences(draft, text)
         fits = (
-            text is not None
-            and same_prompt(kept.text, text)
-            and kept.flight.joinable
-            and context.path == raw_path(draft.scope)
-            and context.scope["query_string"] == draft.scope["query_string"]
-            and self.engine.sends_alike(context.scope, draft.scope)
+            text is not None and same_prompt(kept.text, text) and self._fits(kept, draft, context)
         )
         self._let_go(draft, kept, used=fits)
         self._note_answer(draft, context, kept if fits else None)
         return kept if fits else _with_inferences(draft, text)
+
+    def _fits(self, kept: KeptCall, draft: PromptDraft, context: RequestContext) -> bool:
+        """Tell whether a call can answer the final request, as far as their texts do not decide."""
+        return (
+            kept.flight.joinable
+            and context.path == raw_path(draft.scope)
+            and context.scope["query_string"] == draft.scope["query_string"]
+            and self.engine.sends_alike(context.scope, draft.scope)
+        )
 
     def _note_answer(
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
@@ -667,6 +703,21 @@ class LiveDrafts:
             logger.exception("a call of a live draft could not be booked")
 
 
+def _scope_of_call(scope: Scope, path: bytes, query: bytes) -> Scope:
+    """Return the scope of a draft's calls, from the scope of the request that opens the draft."""
+    headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_OF_CALL]
+    return {
+        **scope,
+        "type": "http",
+        "method": "POST",
+        "path": path.decode(),
+        "raw_path": path,
+        "root_path": "",
+        "query_string": query,
+        "headers": [*headers, (b"content-type", JSON)],
+    }
+
+
 def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
     """Return the body of a final request with its inferences; None if there are none.
 
@@ -680,13 +731,17 @@ def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
     return None if whole is None else draft.template.body(whole)
 
 
+def _spent_usd(kept: KeptCall) -> float:
+    """Return the booked cost of a call."""
+    return sum(each.cost_usd or 0.0 for each in kept.flight.attempts)
+
+
 def _wasted_usd(kept: KeptCall) -> float:
     """Return the cost of an unused call."""
-    attempts = kept.flight.attempts
-    spent = sum(each.cost_usd or 0.0 for each in attempts)
+    spent_usd = _spent_usd(kept)
     # The call was cancelled, so the provider reported no tokens.
-    cut = any(each.estimated for each in attempts)
-    return max(0.0, spent - kept.discount_usd) if cut else spent
+    cut = any(each.estimated for each in kept.flight.attempts)
+    return max(0.0, spent_usd - kept.discount_usd) if cut else spent_usd
 
 
 def _decoded(data: bytes | str, kind: type[Any]) -> Any:

@@ -1,4 +1,14 @@
-"""Reads the bytes of an answer while they pass: returns events, and the bytes for the client."""
+"""Reads the bytes of an answer while they pass: returns events, and the bytes for the client.
+
+For example, the bytes ``data: {"choices":[{"delta":{"content":"Hi"}}]}`` and a blank line become
+one ``Piece``: these bytes, and the event ``TextDelta(text="Hi")``. From the bytes to the piece:
+
+1. ``SSEDecoder`` cuts the bytes of a stream into frames, one for each server-sent event.
+2. ``TextShape`` reads frames that differ from an earlier one only in their text, without JSON.
+3. ``EventStream`` reads these frames and all others, up to the terminal event of the answer.
+4. A ``BodyReader`` says what the client gets of them, and when: ``FrameReader`` for a stream of the
+   client's dialect, ``DocumentReader`` for a JSON body, ``WholeReader`` for what is no chat.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +41,14 @@ if TYPE_CHECKING:
 
     from headstart.types import Headers, StreamEvent
 
-    TextsRead: TypeAlias = tuple[tuple[StreamEvent, ...], int]
+    Events: TypeAlias = tuple[StreamEvent, ...]
+    TextsRead: TypeAlias = tuple[Events, int]
     """The events of some texts, and the offset in the data at which they end."""
+    FrameRead: TypeAlias = tuple[bytes, Events]
 
 _BOM = b"\xef\xbb\xbf"
 _LF = 10
-_ZERO = ord("0")
+_INTO_DATA = len("data: ")
 # A carriage return ends a line only if the next byte has arrived and is no line feed. Otherwise the
 # frames would depend on how the stream is split.
 _LINE_END = rb"(?:\r\n|\n|\r(?=[^\n]))"
@@ -66,8 +78,7 @@ class SSEDecoder:
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that ``data`` completes, oldest first. Raises UpstreamProtocolError."""
         block = self.receive(data)
-        frames: list[Frame] = []
-        at = 0
+        frames, at = list[Frame](), 0
         while frame := self.cut(block, at):
             frames.append(frame)
             at += len(frame.raw)
@@ -95,13 +106,13 @@ class SSEDecoder:
         Raises UpstreamProtocolError.
         """
         if end := self.usual_end(block, start):
-            return Frame(block[start : end + 2], block[start + 6 : end], None)
-        if self._only_lf and block.startswith(b"event: ", start):
+            return Frame(block[start : end + 2], block[start + _INTO_DATA : end], None)
+        if self._only_lf and block.startswith(b"event: ", start):  # then one line of data
             line = block.find(b"\ndata: ", start)
             named = block.find(b"\n", start) == line >= 0
             end = block.find(b"\n", line + 1) if named else -1
             if end >= 0 and block.startswith(b"\n\n", end) and end - start < self._max:
-                self._at_start = False  # a frame may have the event's name before its data
+                self._at_start = False
                 return Frame(block[start : end + 2], block[line + 7 : end], block[start + 7 : line])
         end = _frame_end(block, start, only_lf=self._only_lf)
         if end == 0:
@@ -181,9 +192,6 @@ class _BareError(msgspec.Struct):
     error_code: Any = None
 
 
-_read_error = msgspec.json.Decoder(_BareError).decode
-
-
 def _is_bare_error(raw: bytes) -> bool:
     """Tell whether a frame is a JSON error without ``data:``.
 
@@ -192,7 +200,7 @@ def _is_bare_error(raw: bytes) -> bool:
     if b'"error' not in raw:
         return False
     try:
-        found = _read_error(raw)
+        found = msgspec.json.decode(raw, type=_BareError)
         return bool(found.error or found.error_code)
     except UNDECODABLE:
         return False
@@ -210,7 +218,6 @@ _STRING = re.compile(rb'[^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*')
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
 """Matches the inside of a JSON string without escapes."""
 _decode_string = msgspec.json.Decoder(str).decode
-
 
 _TEXTS = (TextDelta, ReasoningDelta)
 _TEXT = TextDelta(text="")
@@ -333,7 +340,7 @@ def _end_of_number(data: bytes, start: int, middle: bytes) -> int:
     """
     end = data.find(b",", start)
     number = data[start:end]
-    is_number = number.isdigit() and (number[0] != _ZERO or len(number) == 1)
+    is_number = number.isdigit() and (number[:1] != b"0" or len(number) == 1)
     return end + len(middle) if is_number and data.startswith(middle, end) else len(data)
 
 
@@ -392,13 +399,13 @@ class EventStream:
         self._choices = choices
         self._ends_at_finish = dialect.ends_at_finish
         self._finished: set[int] = set()
-        self._has_lines = dialect.cutter is None
-        self._frames: FrameCutter = SSEDecoder() if dialect.cutter is None else dialect.cutter()
+        self._is_sse = dialect.cutter is None
+        self._cutter: FrameCutter = SSEDecoder() if dialect.cutter is None else dialect.cutter()
         self._decoder = decoder = dialect.decoder()
         self._usual: tuple[SSEDecoder, JSONDecoder] | None = None
         """The parts that read a usual frame in one step."""
-        if isinstance(decoder, JSONDecoder) and isinstance(self._frames, SSEDecoder):
-            self._usual = self._frames, decoder
+        if isinstance(decoder, JSONDecoder) and isinstance(self._cutter, SSEDecoder):
+            self._usual = self._cutter, decoder
         self._join_texts = join_texts
         self._shape: TextShape | None = None
 
@@ -413,38 +420,38 @@ class EventStream:
         ``feed`` reads the rest.
         """
         shape = self._shape
-        if shape is None or self._frames.held:
+        if shape is None or self._cutter.held:
             return (), 0
         event = shape.read_one(data)
         if event is not None:
             return (event,), len(data)
         return shape.read(data, 0, join_texts=self._join_texts)
 
-    def feed(self, data: bytes) -> Iterator[tuple[bytes, tuple[StreamEvent, ...]]]:
+    def feed(self, data: bytes) -> Iterator[FrameRead]:
         """Yield each complete frame, or adjacent texts together, with its events.
 
         Iterate to the end, or bytes are lost; only after the terminal event this is not needed.
         Raises UpstreamProtocolError.
         """
-        frames, has_lines = self._frames, self._has_lines
-        block = b"" if self.ended else frames.receive(data)
+        cutter, is_sse = self._cutter, self._is_sse
+        block = b"" if self.ended else cutter.receive(data)
         at, size = 0, len(block)
         while at < size:
-            if self._shape is not None:
+            if self._shape is not None:  # the fastest way: only texts
                 texts, end = self._shape.read(block, at, join_texts=self._join_texts)
                 if texts:
                     yield block[at:end], texts
                     at = end
                     if at == size:
                         return
-            if has_lines and block[at] == _LF and (blank := _LINE_FEEDS.match(block, at)):
+            if is_sse and block[at] == _LF and (blank := _LINE_FEEDS.match(block, at)):
                 at, self.usage_alone = blank.end(), False
                 yield blank[0], ()  # each is an empty frame
                 continue
             raw, events = self._read_usual(block, at)
             has_data, begins = True, bool(events) and type(events[0]) is Started
-            if not raw:
-                frame = frames.cut(block, at)
+            if not raw:  # the slowest way, which reads any frame
+                frame = cutter.cut(block, at)
                 if frame is None:
                     return
                 raw, events, has_data = frame.raw, self._decoder.feed(frame), bool(frame.data)
@@ -453,7 +460,7 @@ class EventStream:
                 return
             if has_data:
                 is_text = len(events) == 1 and type(events[0]) in _TEXTS
-                known = self._known_shape() if begins else None
+                known = self._known_shape() if begins else None  # the next frame may have text
                 self._shape = learn_shape(raw, events) if is_text else known
             yield raw, events
             if self.ended:
@@ -467,17 +474,17 @@ class EventStream:
         before, after = decoder.form.around_text
         return TextShape(b"data: " + decoder.head + before, after + b"\n\n", b"", _TEXT)
 
-    def _read_usual(self, block: bytes, at: int) -> tuple[bytes, tuple[StreamEvent, ...]]:
+    def _read_usual(self, block: bytes, at: int) -> FrameRead:
         """Return the frame and its events if it is a usual one, else no bytes."""
         if self._usual is not None and self._usual[1].is_usual:
             frames, decoder = self._usual
             end = frames.usual_end(block, at)
-            events = decoder.read_usual(block[at + 6 : end]) if end else None
+            events = decoder.read_usual(block[at + _INTO_DATA : end]) if end else None
             if events is not None:
                 return block[at : end + 2], events
         return b"", ()
 
-    def _ends_with(self, events: tuple[StreamEvent, ...]) -> bool:
+    def _ends_with(self, events: Events) -> bool:
         """Note what the events mean; return whether the answer ended before them."""
         whole = self._ends_at_finish and self.finished
         usage = False
@@ -499,7 +506,7 @@ class EventStream:
         self.usage_alone = usage and all(map(_is_beside_answer, events))
         return False
 
-    def finish(self) -> tuple[bytes, list[tuple[bytes, tuple[StreamEvent, ...]]]]:
+    def finish(self) -> tuple[bytes, list[FrameRead]]:
         """Return the bytes after the last complete frame, and the frames that the end completes.
 
         A carriage return at the end may complete a frame: until now a line feed could follow. The
@@ -507,8 +514,8 @@ class EventStream:
         ``[DONE]`` in this way, so such a frame counts if it can be read, and gets a blank line.
         Raises UpstreamProtocolError.
         """
-        rest = self._frames.rest()
-        if self.ended or not self._has_lines or not rest:
+        rest = self._cutter.rest()
+        if self.ended or not self._is_sse or not rest:
             return rest, []
         if rest.endswith(b"\r"):
             return rest, [*self.feed(b":")]  # ":" begins a comment: no line feed follows
@@ -537,7 +544,6 @@ class BodyReader:
 
     failed = False
     """Whether the answer reported an error. ``end`` returns the error as the last piece."""
-
     closing = False
     """Whether the answer may be whole. ``ended`` and ``finished`` are exact, but take longer."""
 
@@ -578,9 +584,7 @@ class StreamReader(BodyReader):
         return Piece(b"", _events_of(self._stream.finish()[1]))
 
 
-def _events_of(
-    frames: Iterable[tuple[bytes, tuple[StreamEvent, ...]]],
-) -> tuple[StreamEvent, ...]:
+def _events_of(frames: Iterable[FrameRead]) -> Events:
     return tuple([event for _, found in frames for event in found])
 
 
@@ -631,7 +635,7 @@ class FrameReader(EventReader):
                     kept.append(raw)
             self.closing = stream.closing
             passed, texts = b"".join(kept), tuple(events)
-        # No ``in``: it takes the name for a number first, and raises inside.
+        # ``find`` is faster than ``in``, which first tries to read the name as a number.
         if strip_usage and passed.find(b'"usage"') >= 0:
             passed = b"".join(passed.split(b',"usage":null'))  # ``replace`` searches twice
             name = passed.find(b'"usage"')
@@ -653,7 +657,7 @@ class FrameReader(EventReader):
             return self._error
         return Piece(rest, _events_of(found))
 
-    def _fail(self, raw: bytes, found: tuple[StreamEvent, ...], error: ErrorReported) -> None:
+    def _fail(self, raw: bytes, found: Events, error: ErrorReported) -> None:
         self.failed = True
         is_bare = not self._dialect.bare_errors and raw.lstrip().startswith(b"{")
         if error.code == UpstreamProtocolError.code or error.is_foreign or is_bare:
@@ -694,7 +698,7 @@ class DocumentCollector(BodyReader):
             self._parts.append(data)
         self.closing = data[-8:].rstrip().endswith(b"}")
 
-    def events(self) -> tuple[StreamEvent, ...]:
+    def events(self) -> Events:
         """Decode the answer."""
         body = b"".join(self._parts).removeprefix(_BOM)  # the providers' clients skip it, too
         return self._dialect.decode_body(self._status, body)
@@ -762,7 +766,7 @@ _LINES = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 def begins_events(data: bytes) -> bool:
     """Tell whether the first bytes of a body, however few, begin an event stream."""
-    line = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:6]
+    line = data.removeprefix(_BOM).lstrip()[:6]
     return line != b"" and any(line.startswith(each) or each.startswith(line) for each in _LINES)
 
 

@@ -1,7 +1,19 @@
 """Relays requests to paths that are not cached: byte for byte, both bodies as streams.
 
-It also answers ``GET`` and ``DELETE /v1/responses/{id}``, and ``input_items``, for answers that are
-kept here.
+For example, ``POST /v1/audio/speech`` goes to an upstream that speaks OpenAI's API, and the client
+gets the sound as it comes. The steps of ``Relay.handle``:
+
+1. ``_call`` checks the caller and the path. ``ModelLists`` answers a request for models.
+2. A task (``_RelayClient``) reads the client's body, and notices when the client leaves.
+3. ``_with_body`` waits for the whole body only if something in it matters: the model, the ids of
+   answers, or a prompt to count. Any other body goes up as it comes.
+4. ``_pass_on`` finds the ``[[route]]``, its time limit and the limits of the caller's key.
+5. ``_relay_to_upstream`` asks the upstream, and ``_send_down`` passes its answer on. A request for
+   a number of tokens takes ``_relay_count``: if the upstream cannot count, we estimate the number.
+6. Each request becomes one row of the books (``_RelayedRequest.served``).
+
+``KeptResponses`` answers ``GET`` and ``DELETE /v1/responses/{id}``, and ``input_items``, for
+answers that are kept here. These requests are not relayed.
 """
 
 from __future__ import annotations
@@ -208,7 +220,7 @@ class Relay:
                     relayed.bytes_up, relayed.ended = caller.received, caller.ended
         except TimeoutError:
             assert caller is not None
-            if caller.error is not None:
+            if caller.error is not None:  # the client left, or its body was refused
                 raise caller.error from None
             raise UpstreamTimeout(
                 f"the upstream did not finish within {caller.limit_s:g} s: server.deadline_s, the "
@@ -249,47 +261,51 @@ class Relay:
         if len(call.model) > LONGEST_MODEL:
             raise too_long_model()
         counting = _count_form(call)
-        # A prompt is counted where it would be answered.
-        path = call.path.decode("latin-1")
-        if counting is not None:
-            path = chat_path(DIALECTS[call.dialect], call.model)
-        rule = first_rule(self.rules, model=call.model, path=path, headers=call.headers)
-        caller.limit(self._deadline_of(rule.name, call.headers))
-        call = relayed.call = msgspec.structs.replace(call, route=rule.name)
+        call = relayed.call = msgspec.structs.replace(
+            call, route=self._route_of(call, is_count=counting is not None)
+        )
+        caller.limit(self._deadline_of(call.route, call.headers))
         if self.ledger is not None:
-            is_free = counting is not None or call.method in _FREE_METHODS
             relayed.add_limit_headers(self.ledger)
-            # A provider may read another model than we do.
-            known = msgspec.structs.replace(call, model="") if _repeats_keys(call.body) else call
-            await self.ledger.admit_relayed(known, is_free=is_free)
+            is_free = counting is not None or call.method in _FREE_METHODS
+            await self.ledger.admit_relayed(_with_certain_model(call), is_free=is_free)
         if counting is None:
-            try:
-                upstream = self.router.relayed(call.dialect, call.model, rule.name)
-            except NoUpstream:
-                if (listed := await self.models.answer_with_key(call)) is None:
-                    raise
-                return await _send_own(relayed, listed.body, b"hit; detail=models")
+            await self._relay_to_upstream(relayed, call)
         else:
-            found = self.router.untranslated(call.dialect, call.model, rule.name)
-            if found is None:
-                return await self._count(relayed, call, counting)
-            upstream = found
-        async with await upstream.send(call) as reply:
-            relayed.upstream, send = reply.upstream, relayed.send
-            if counting is not None and await _lacks_path(reply):
-                return await self._count(relayed, call, counting)
-            headers = _headers_down(reply.headers, reply.upstream, call.id)
-            if reply.transforms:
-                names = ",".join(reply.transforms).encode()
-                headers.append((b"x-headstart-transforms", names))
-            if reply.status == 304:  # a 304 may state the length of a body that it does not have
-                headers = [pair for pair in headers if pair[0] != b"content-length"]
-            await send(response_start(reply.status, headers))
-            async for piece in reply.pieces:
-                await send({"type": "http.response.body", "body": piece.data, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._relay_count(relayed, call, counting)
 
-    async def _count(self, relayed: _RelayedRequest, call: Call, form: CountForm) -> None:
+    def _route_of(self, call: Call, *, is_count: bool) -> str:
+        """Return the name of the ``[[route]]``. A prompt is counted where it would be answered."""
+        path = call.path.decode("latin-1")
+        if is_count:
+            path = chat_path(DIALECTS[call.dialect], call.model)
+        return first_rule(self.rules, model=call.model, path=path, headers=call.headers).name
+
+    async def _relay_to_upstream(self, relayed: _RelayedRequest, call: Call) -> None:
+        try:
+            upstream = self.router.relayed(call.dialect, call.model, call.route)
+        except NoUpstream:
+            # No upstream speaks this API, but the list of another API can be translated.
+            if (listed := await self.models.answer_with_key(call)) is None:
+                raise
+            return await _send_own(relayed, listed.body, b"hit; detail=models")
+        async with await upstream.send(call) as reply:
+            relayed.upstream = reply.upstream
+            await _send_down(relayed, call, reply)
+
+    async def _relay_count(self, relayed: _RelayedRequest, call: Call, form: CountForm) -> None:
+        """Answer a request for a number of tokens: with the upstream's count, or an estimate."""
+        upstream = self.router.untranslated(call.dialect, call.model, call.route)
+        if upstream is None:
+            return await self._estimate(relayed, call, form)
+        async with await upstream.send(call) as reply:
+            relayed.upstream = reply.upstream
+            if await _lacks_path(reply):
+                await self._estimate(relayed, call, form)
+            else:
+                await _send_down(relayed, call, reply)
+
+    async def _estimate(self, relayed: _RelayedRequest, call: Call, form: CountForm) -> None:
         """Answer a request for a number of tokens with an estimate. Raises RequestError."""
         self._values.check(call.body)
         document = decode_object(call.body)
@@ -307,14 +323,14 @@ class Relay:
         kept = self.kept if self.kept is not None and self.kept.checks(call.path) else None
         if kept is not None:
             refuse_compressed(call.headers)
-        whole = kept is not None or _count_form(call) is not None
-        decides = self._models_matter or self.router.tells_models_apart(call.dialect)
-        if not (whole or (decides and _is_small_json(call.headers))):
+        must_read = kept is not None or _count_form(call) is not None
+        model_decides = self._models_matter or self.router.tells_models_apart(call.dialect)
+        if not (must_read or (model_decides and _is_small_json(call.headers))):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
-        most = self.limits.max_body_bytes
-        if whole and (declared_length(call.headers) or 0) > most:
+        most = self.limits.max_body_bytes if must_read else KEPT_BYTES
+        if must_read and (declared_length(call.headers) or 0) > most:
             raise body_too_large(most)
-        body = await caller.whole_body(most if whole else KEPT_BYTES)
+        body = await caller.whole_body(most)
         if kept is not None:
             await kept.check(scope, body)
         if call.deployment:
@@ -400,11 +416,17 @@ def _timed_out(attempt: Attempt) -> Attempt:
 
 
 _RESOURCE = re.compile(rb"(?:/upload)?/v\d[a-z0-9]{0,8}/[a-z_]{1,32}(?![^/:])")
+"""Matches the version and the kind of resource at the beginning of a path."""
 _METHOD = re.compile(rb"/v1beta/.*(:[A-Za-z]{1,32})$")
+"""Matches a path of Gemini's API, whose end names what is done with the resource."""
 
 
 def resource_of(path: bytes) -> str:
-    """Return the kind of resource that a path names. The resource itself may be private."""
+    """Return the kind of resource that a path names, for the books.
+
+    The resource itself may be private: ``/v1/files/file-abc/content`` becomes ``/v1/files``, and
+    ``/v1beta/models/my-model:countTokens`` becomes ``/v1beta/models:countTokens``.
+    """
     found = _RESOURCE.match(path)
     if found is None:
         return "other"
@@ -516,14 +538,33 @@ def _is_small_json(headers: Headers) -> bool:
     return is_json and length is not None and length <= KEPT_BYTES
 
 
-def _repeats_keys(body: bytes) -> bool:
-    """Tell whether a JSON body that was read may name its model twice."""
+def _with_certain_model(call: Call) -> Call:
+    """Return the call, without its model if the provider may read another one than we do."""
+    return msgspec.structs.replace(call, model="") if _may_name_two_models(call.body) else call
+
+
+def _may_name_two_models(body: bytes) -> bool:
+    """Tell whether a JSON body that was read may have the key ``model`` twice."""
     if body.count(b'"model"') < 2 and b"\\u" not in body:
         return False
     try:
         return repeats_keys(body, decode_object(body))
     except InvalidRequest:
         return True
+
+
+async def _send_down(relayed: _RelayedRequest, call: Call, reply: Reply) -> None:
+    """Pass an upstream's answer on to the client, as it comes."""
+    headers = _headers_down(reply.headers, reply.upstream, call.id)
+    if reply.transforms:
+        headers.append((b"x-headstart-transforms", ",".join(reply.transforms).encode()))
+    if reply.status == 304:  # a 304 may state the length of a body that it does not have
+        headers = [pair for pair in headers if pair[0] != b"content-length"]
+    await relayed.send(response_start(reply.status, headers))
+    async for piece in reply.pieces:
+        message = {"type": "http.response.body", "body": piece.data, "more_body": True}
+        await relayed.send(message)
+    await relayed.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderList:
@@ -580,7 +621,7 @@ async def _refuse(relayed: _RelayedRequest, error: RequestError | UpstreamError)
 # --- answers of Responses that we hold ------------------------------------------------------------
 
 _PATH = re.compile(rb"/v1/+responses/+([^/]+)(/.*)?", re.IGNORECASE)
-"""The paths of answers. Some servers accept other spellings, too."""
+"""The paths of answers: the id, and what follows it. Some servers accept other spellings, too."""
 _BELOW = re.compile(rb"/v1/+responses(/.*)?", re.IGNORECASE)
 """Paths whose bodies may name answers, such as ``/v1/responses/compact``."""
 _ANSWERED = frozenset({("GET", None), ("GET", b"/input_items"), ("DELETE", None)})
@@ -589,7 +630,9 @@ are checked."""
 HELD = "held"
 """The reason in the books for requests that were answered here."""
 PAGE = 20
+"""The number of items that ``input_items`` returns if the request names none, as at OpenAI."""
 LARGEST_PAGE = 100
+"""The highest number that a request may name, as at OpenAI."""
 
 
 @dataclass(eq=False, repr=False)
@@ -629,20 +672,19 @@ class KeptResponses:
                 return False
             headers = [*_headers(document, b"hit; detail=held", request_id), NO_STORE]
             await send_whole(send, status, headers, document)
-        self.observer.notify(
-            Served(
-                id=request_id,
-                at=at,
-                endpoint=self.dialect.paths[0],
-                outcome=Outcome.RELAY,
-                status=status,
-                stream=False,
-                total_s=time.perf_counter() - began,
-                caller=caller,
-                reason=HELD,
-                error=code,
-            )
+        row = Served(
+            id=request_id,
+            at=at,
+            endpoint=self.dialect.paths[0],
+            outcome=Outcome.RELAY,
+            status=status,
+            stream=False,
+            total_s=time.perf_counter() - began,
+            caller=caller,
+            reason=HELD,
+            error=code,
         )
+        self.observer.notify(row)
         return True
 
     def checks(self, path: bytes) -> bool:
@@ -654,7 +696,10 @@ class KeptResponses:
         await self.conversations.open(self.owner(scope), body)
 
     async def _document(self, scope: Scope, id: str, end: bytes | None) -> bytes | None:
-        """Return the answer's body; None: the provider has it. Raises UnknownReference."""
+        """Return the body for a request; None: the provider answers it. Raises UnknownReference.
+
+        ``end`` is the part of the path after the id.
+        """
         owner = self.owner(scope)
         turn = None if owner is None else await self.conversations.find(owner, id)
         if turn is None or owner is None:
@@ -681,7 +726,7 @@ class KeptResponses:
         if query.get("order", "desc") not in ("asc", "desc"):
             raise InvalidRequest("order: must be 'asc' or 'desc'")
         items: list[dict[str, Any]] = []
-        for each in await self.conversations.chain(owner, turn.id) or [turn]:
+        for each in await self.conversations.turns_up_to(owner, turn.id) or [turn]:
             items += list_items(read_raws(each.input), each.id)
             answer = None if each is turn else read_answer(each.response)
             items += [msgspec.json.decode(raw) for raw in answer.output] if answer else []

@@ -1,8 +1,20 @@
 """Picks the upstream of a request: by its route, or by its model and dialect; lists models.
 
-``GET /v1/models`` lists the models that routes and upstreams can answer, also while an upstream is
-down. The upstreams' own lists are asked for in the background, kept, and asked for again when they
-are old. They never decide who answers a request.
+For example, there are the upstreams ``openai`` and ``claude``, and no ``[[route]]``. A chat with
+the model "claude/sonnet" goes to ``claude``, because the name begins with the upstream's. A chat
+with "gpt-5" goes to ``openai`` if its settings, or our table of models, have this model for it. A
+chat with any other model goes to the first upstream that speaks the client's dialect.
+``_choose_provider`` has these rules. A ``[[route]]`` with upstreams of its own replaces them.
+
+What a request asks for decides what the router returns:
+
+- a chat: ``choose``. An upstream of another dialect is possible, because chats are translated.
+- embeddings, and other calls that are no chat: ``choose``. They are never translated.
+- a relayed path: ``relayed``, or ``untranslated`` for the count of a prompt's tokens.
+
+``GET /v1/models`` (``ModelLists``) lists the models that routes and upstreams can answer, also
+while an upstream is down. The upstreams' own lists are asked for in the background, kept, and asked
+for again when they are old. They never decide who answers a request.
 """
 
 from __future__ import annotations
@@ -59,9 +71,9 @@ class Provider:
     models: Mapping[str, str]
     """The provider's own names of models, by the names that callers may use."""
     named: frozenset[str]
-    """Models in its settings."""
+    """The names of models in its settings."""
     known: frozenset[str]
-    """Models that it has, as far as known."""
+    """The models that our table of models has for this provider."""
     candidates: Mapping[str, Candidate]
     """Its candidates by ``[[route]]``; "" for routes that do not name it."""
     relay: Candidate
@@ -95,9 +107,13 @@ class Provider:
         """Return its candidate for a ``[[route]]``."""
         return self.candidates.get(route) or self.candidates[""]
 
-    def claims(self, model: str) -> tuple[bool, bool]:
-        """Return whether a model's name points to this provider, and whether it has the model."""
-        return model in self.named or model.startswith(self.name + "/"), model in self.known
+    def rank(self, model: str) -> tuple[bool, bool]:
+        """Return its rank among the providers that may answer for a model. The lowest one answers.
+
+        First comes a provider that the name of the model points to, then one that has the model.
+        """
+        is_named = model in self.named or model.startswith(self.name + "/")
+        return not is_named, model not in self.known
 
 
 @dataclass(frozen=True)
@@ -281,19 +297,20 @@ class Router:
         if candidate is None:
             able = [self._first_to_speak(form, model)]
             candidate = able[0].candidate(route)
+        # The first one decides which model answers.
         weights = able[0].weights(able[0].real_name(model))
         equals = [
             each
             for each in able
             if taken.assumes_equal or each.weights(each.real_name(model)) == weights
         ]
-        names = frozenset[str]().union(*(each.candidates[""].names for each in equals))
+        may_answer = frozenset[str]().union(*(each.candidates[""].names for each in equals))
         return ChosenCandidate(
             candidate,
-            "\n".join(sorted(each.identity(model) for each in equals)),
-            candidate.names & names,
+            identity="\n".join(sorted(each.identity(model) for each in equals)),
+            names=candidate.names & may_answer,
             several=False,
-            avoid=candidate.names - names,
+            avoid=candidate.names - may_answer,
         )
 
     def _first_to_speak(self, form: DocumentForm, model: str) -> Provider:
@@ -301,7 +318,7 @@ class Router:
         for dialect in form.spoken_by:
             able = [each for each in self.providers if each.speaks(dialect)]
             if able:
-                return min(able, key=lambda each: [not claim for claim in each.claims(model)])
+                return min(able, key=lambda each: each.rank(model))
         # Raises NoUpstream: no upstream speaks this dialect.
         return self._choose_provider(form.spoken_by[0], None)
 
@@ -313,16 +330,15 @@ class Router:
     def _choose_provider(
         self, dialect: str, model: str | None, *, translates: bool = True
     ) -> Provider:
-        """Return the provider that claims the model, else one that has it, else one of the dialect.
+        """Return the provider that the model points to, else one that has it, else any.
 
-        Without any of these it is the first provider, and the request is translated, for which the
-        body must be readable. Among equal ones, the order is: the caller's dialect as main dialect,
-        the caller's dialect as a further one, then the order of the settings.
+        Among equal ones, the order is: the caller's dialect as main dialect, the caller's dialect
+        as a further one, then the order of the settings. A provider of another dialect needs a
+        translated request, for which the body must be readable (``model`` is not None).
         """
 
         def rank(each: Provider) -> tuple[bool, ...]:
-            foreign = (not each.speaks(dialect), each.dialect != dialect)
-            return (*(not claim for claim in each.claims(model or "")), *foreign)
+            return (*each.rank(model or ""), not each.speaks(dialect), each.dialect != dialect)
 
         translates = translates and model is not None
         able = [each for each in self.providers if translates or each.speaks(dialect)]

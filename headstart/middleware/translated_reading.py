@@ -1,9 +1,19 @@
 """Answers that the client gets in another form: in its own dialect, as one body, or in sentences.
 
-**Answers in whole sentences** (``x-headstart-pace: sentences``) are for clients that speak them.
-Each event of the stream then has one or more whole sentences. A sentence is sent as soon as it is
-known to be complete. Only the text of events is rewritten: the text of several events goes into the
-last of them. Other events pass unchanged, after the text before them.
+**Translation.** For example, Anthropic's ``content_block_delta`` with the text "Hi" becomes the
+event ``TextDelta(text="Hi")``, and then a chunk of Chat Completions:
+
+1. ``EventStream`` (``reading.py``) reads the events of the provider's dialect.
+2. ``_EventTranslator`` gives them the client's names: of the answer, its tools and their calls.
+3. A reader writes the client's bytes: ``Reencoder`` a stream from a stream, ``StreamAssembler`` one
+   body from a stream, ``DocumentTranslator`` a body or a stream from one body.
+
+The names and facts that the answer needs from its request are in ``AnswerNames``.
+
+**Answers in whole sentences** (``SentencePace``, for ``x-headstart-pace: sentences``) are for
+clients that speak them. Each event of the stream then has one or more whole sentences. A sentence
+is sent as soon as it is known to be complete. Only the text of events is rewritten: the text of
+several events goes into the last of them. Other events pass unchanged, after the text before them.
 """
 
 from __future__ import annotations
@@ -97,6 +107,13 @@ class AnswerNames:
         return prefix + sha256(place.encode()).hexdigest()[:24]
 
 
+class _CallPlace(NamedTuple):
+    """What tells a tool call from the others of an answer."""
+
+    choice: int
+    number: int
+
+
 class _EventTranslator:
     """Turns the events of one answer into the client's canonical form, with the client's names."""
 
@@ -106,14 +123,14 @@ class _EventTranslator:
         self._naming = naming
         self._called: dict[int, int] = {}
         """The number of the first tool call, by choice."""
-        self._keeps_id: dict[tuple[int, int], bool] = {}
-        """Whether a tool call, by choice and number, keeps the id that the provider gave it, which
-        must tell it from all others."""
+        self._keeps_id: dict[_CallPlace, bool] = {}
+        """Whether a tool call keeps the id that the provider gave it, which must tell it from all
+        others."""
         self._ids: set[str] | None = None
         """The ids of earlier calls, with those of the request. None: there was no call yet."""
         self._model = naming.model
-        self._inputs: dict[tuple[int, int], _FreeText | _WholeCall] = {}
-        """The inputs of calls that are no function calls, by choice and number."""
+        self._inputs: dict[_CallPlace, _FreeText | _WholeCall] = {}
+        """The inputs of calls that are no function calls."""
 
     def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
         if self._source.name == self._target.name:
@@ -133,17 +150,22 @@ class _EventTranslator:
         return tuple(own)
 
     def _ended_before(self, event: StreamEvent) -> Iterator[ToolCallDelta | None]:
-        """Yield what is left of the calls that end before an event."""
-        if isinstance(event, Finished | Ended):
-            # Some servers end a stream without a reason.
-            choice = event.choice if isinstance(event, Finished) else None
-            for place in [place for place in self._inputs if choice in (place[0], None)]:
-                yield self._inputs.pop(place).end()
-        elif isinstance(event, _CONTENT):
-            own = (event.choice, event.index if isinstance(event, ToolCallDelta) else None)
-            for place, call in self._inputs.items():
-                if place[0] == own[0] and place != own and call.is_whole():
-                    yield call.end()
+        """Yield what is left of the calls that end before an event.
+
+        The end of a choice ends its calls. Other content of a choice ends those that are whole.
+        """
+        match event:
+            case Finished():
+                ended = [place for place in self._inputs if place.choice == event.choice]
+                yield from [self._inputs.pop(place).end() for place in ended]
+            case Ended():  # some servers end a stream without a finish reason
+                yield from [call.end() for call in self._inputs.values()]
+                self._inputs.clear()
+            case _ if isinstance(event, _CONTENT):
+                own = event.index if isinstance(event, ToolCallDelta) else None
+                for place, call in self._inputs.items():
+                    if place.choice == event.choice and place.number != own and call.is_whole():
+                        yield call.end()
 
     def _own(self, event: StreamEvent) -> StreamEvent | None:
         """Return an event with the client's names; None if the client gets nothing for it now."""
@@ -177,7 +199,7 @@ class _EventTranslator:
         if self._naming.functions:
             legacy = msgspec.structs.replace(event, id=None, kind="function_call")
             return legacy if event.index == first else None
-        event, place = self._identified(event), (event.choice, event.index)
+        event, place = self._identified(event), _CallPlace(event.choice, event.index)
         if kind is not None and place not in self._inputs:
             self._inputs[place] = _FreeText() if kind == "custom" else _WholeCall(event, kind)
         input = self._inputs.get(place)
@@ -197,7 +219,7 @@ class _EventTranslator:
         Some servers send no id, or the same one with each call. Clients find the call of a result
         by its id.
         """
-        place, given = (event.choice, event.index), event.id
+        place, given = _CallPlace(event.choice, event.index), event.id
         if self._ids is None:
             self._ids = _ids_in(self._naming.asked)
         if place not in self._keeps_id:
@@ -678,7 +700,11 @@ class _TakenText(NamedTuple):
 
 
 class SentencePace:
-    """The ``send`` of a request whose answer is to come in sentences."""
+    """The ``send`` of a request whose answer is to come in sentences.
+
+    For example, after events with the texts "Hello wor" and "ld. How", the client has got one event
+    with "Hello world.", and " How" waits for its end.
+    """
 
     def __init__(self, send: Send, dialect: Dialect) -> None:
         self._send = send

@@ -1,6 +1,15 @@
 """Relays WebSockets: passes messages both ways as they come, and caches none.
 
-Each side has its own pings. If one side does not take messages, the other side is not read.
+Each side has its own pings. If one side does not take messages, the other side is not read. The
+steps of a WebSocket:
+
+1. ``WebSocketRelay.handle`` checks the caller and the limits, and picks the upstreams.
+2. ``_RelayedSocket.run`` connects to the first upstream that answers the handshake (``_connect``).
+   Only then the client is accepted, so that a refusal still has an HTTP status.
+3. Two tasks pass messages on, one for each direction (``_pass_up``, ``_pass_down``).
+4. The first of these ends it: the client, the upstream, a time limit (``_watch``), or the stop of
+   the server. Then both sides are closed, each with a code that it may get (``_close``).
+5. It becomes one row of the books (``_book``).
 """
 
 from __future__ import annotations
@@ -52,6 +61,7 @@ if TYPE_CHECKING:
 ENDPOINT = "websocket"
 """The name of all WebSockets in the books."""
 _KEY_REFUSED = frozenset({401, 403})
+"""Statuses with which an upstream refuses a key."""
 HANDSHAKE_S = 30.0
 """The longest wait for a provider's answer to the handshake."""
 STOPPING = "this server stops and takes no new WebSockets: connect again"
@@ -202,11 +212,7 @@ def _tells_key(protocol: bytes) -> bool:
 
 @dataclass(eq=False, repr=False)
 class _RelayedSocket:
-    """One WebSocket, from its handshake to its end.
-
-    Two tasks pass messages on, one for each direction. The first side that ends it sets
-    ``_ended``; then both sides are closed.
-    """
+    """One WebSocket, from its handshake to its end."""
 
     id: str
     scope: Scope
@@ -219,16 +225,22 @@ class _RelayedSocket:
     failed: list[Attempt] = field(default_factory=list)
     """The handshakes that failed; ``at`` is their beginning in this process's time."""
     status: int = 0
+    """The status of the handshake for the client; 0: the client left before."""
     started: float = field(default_factory=time.perf_counter)
     _up: tuple[int, int] = (0, 0)
+    """The number of messages from the client, and their bytes."""
     _down: tuple[int, int] = (0, 0)
+    """The same from the upstream."""
     _code: int = 0
+    """The code with which it ended."""
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[tuple[str, Ending]] = loop.create_future()
-        self.over: asyncio.Future[None] = loop.create_future()
         self._connected: asyncio.Future[UpstreamSocket] = loop.create_future()
+        self._ended: asyncio.Future[tuple[str, Ending]] = loop.create_future()
+        """Set by the first side that ends it: "client", "upstream" or "us", and how it ends."""
+        self.over: asyncio.Future[None] = loop.create_future()
+        """Set when both sides are closed."""
         self._last = loop.time()
         """The time of the last message."""
 
@@ -279,13 +291,12 @@ class _RelayedSocket:
                     return self._connected.set_result(await self._try(upstream, call))
                 except HeadstartError as failure:
                     error = failure
-                status = error.status if isinstance(error, UpstreamRefused) else 0
-                of_key = status == 429 or (status in _KEY_REFUSED and not upstream.passes_keys)
-                if not isinstance(error, UpstreamError) or (0 < status < 500 and not of_key):
+                refuses_key = _refuses_key(error, upstream)
+                if not (refuses_key or _is_upstreams_fault(error)):
                     # the caller's fault: another upstream would say the same
                     return self._connected.set_exception(error)
-                if not of_key:
-                    break
+                if not refuses_key:
+                    break  # another key of this upstream would not help
         assert error is not None  # the router returns at least one upstream, so one has failed
         self._connected.set_exception(error)
         return None
@@ -300,8 +311,9 @@ class _RelayedSocket:
                 failure.body, failure.headers = upstream.writer.masked(
                     failure.body, failure.headers
                 )
-            status = failure.status if isinstance(failure, UpstreamRefused) else 0
-            if not status or status >= 500 or status == 429 or not upstream.passes_keys:
+            status = _status_of(failure)
+            # Other refusals of a caller's own key are no failures of the upstream.
+            if _is_upstreams_fault(failure) or status == 429 or not upstream.passes_keys:
                 why = classify_failure(failure, 0.0)
                 failed = Attempt(
                     upstream=upstream.name,
@@ -430,3 +442,19 @@ class _RelayedSocket:
         self.status = status
         with contextlib.suppress(OSError):
             await answer_handshake(self.scope, self.send, status, headers, body)
+
+
+def _status_of(error: HeadstartError) -> int:
+    """Return the status with which an upstream refused a handshake; 0: it did not answer."""
+    return error.status if isinstance(error, UpstreamRefused) else 0
+
+
+def _is_upstreams_fault(error: HeadstartError) -> bool:
+    status = _status_of(error)
+    return isinstance(error, UpstreamError) and (status == 0 or status >= 500)
+
+
+def _refuses_key(error: HeadstartError, upstream: HTTPUpstream) -> bool:
+    """Tell whether the upstream may accept another key: this one is wrong or at its limit."""
+    status = _status_of(error)
+    return status == 429 or (status in _KEY_REFUSED and not upstream.passes_keys)

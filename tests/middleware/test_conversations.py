@@ -126,7 +126,7 @@ async def test_answers_that_nobody_names_are_bounded_like_all_others(
     for number in range(MOST_UNREAD):
         await kept.send("a", f"resp_{number}")
     assert len(kept.conversations._unread) == 0
-    assert kept.conversations._count == 10
+    assert kept.conversations._memory._count == 10
     await kept.send("a", "long", "x" * MOST_UNREAD_BYTES)
     assert len(kept.conversations._unread) == 0
     await kept.send("a", "asked", asked="x" * MOST_UNREAD_BYTES)
@@ -183,8 +183,8 @@ async def test_dropped_answers_leave_nothing_behind(supervisor: Supervisor) -> N
     for number in range(50):
         kept.keep(f"caller{number}", f"r{number}")
     assert not await kept.conversations.held_by_others(None, "r0")
-    assert len(kept.conversations._owners) == 4
-    assert len(kept.conversations._holders) == 8
+    assert len(kept.conversations._memory._callers) == 4
+    assert len(kept.conversations._memory._holders) == 8
 
 
 async def test_a_chain_with_a_missing_link_is_refused_unless_its_provider_has_it(
@@ -203,7 +203,7 @@ async def test_a_chain_that_bites_its_tail_ends(supervisor: Supervisor) -> None:
     kept = Kept(supervisor, max_answers=40)
     kept.keep("a", "one", previous="two")
     kept.keep("a", "two", previous="one")
-    assert await kept.conversations.chain("a", "one") is None
+    assert await kept.conversations.turns_up_to("a", "one") is None
 
 
 async def test_an_unknown_caller_has_no_answers_of_ours(supervisor: Supervisor) -> None:
@@ -273,6 +273,33 @@ async def test_a_store_that_fails_costs_only_its_own_answers(supervisor: Supervi
     assert len(failed) == 3
 
 
+class SwitchedStore(MemoryStore):
+    """A store that takes each write, but cannot always be read."""
+
+    is_readable = True
+
+    async def find(self, exact: str) -> Any:
+        if not self.is_readable:
+            raise StoreError("away")
+        return await super().find(exact)
+
+
+async def test_a_turn_never_replaces_turns_that_the_store_failed_to_show(
+    supervisor: Supervisor,
+) -> None:
+    store = SwitchedStore(clock=lambda: 1000.0)
+    kept = Kept(supervisor, store)
+    first = kept.keep("a", "r1")
+    await kept.conversations.aclose()
+    store.is_readable = False
+    kept.keep("b", "r1")
+    await kept.conversations.aclose()
+    store.is_readable = True
+    other = Kept(supervisor, store)
+    assert await other.conversations.find("a", "r1") == first
+    assert not await other.has("b", "r1")
+
+
 async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -> None:
     store = memory()
     one, other = Kept(supervisor, store), Kept(supervisor, store)
@@ -280,7 +307,7 @@ async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -
     one.keep("b", "r1")
     two = one.keep("a", "r2", previous="r1")
     await one.conversations.aclose()
-    assert await other.conversations.chain("a", "r2") == [first, two]
+    assert await other.conversations.turns_up_to("a", "r2") == [first, two]
     assert await other.conversations.held_by_others("b", "r2")
     one.conversations.delete("a", first)
     await one.conversations.aclose()

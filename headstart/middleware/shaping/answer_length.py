@@ -1,8 +1,20 @@
 """Steps that keep answers short: an instruction in the prompt, and limits that no client notices.
 
-If our own limit cuts an answer, the answer is continued, or the call is made again: a limit may
-cost the client time, but never text. What the client has of an answer is never changed.
-``docs/output.md`` says which requests are limited, and why.
+``AskBriefly`` adds the instruction. ``LimitAnswers`` sets a limit (``max_tokens``) that the client
+has not set. For example, 99 % of the answers of a route have at most 400 tokens, so that ``guard``
+allows 600. An answer that reaches this limit is continued by a further call:
+
+1. ``Lengths`` has learned the limit from earlier answers of the same route and model. While it
+   knows too few, calls have no limit and only teach their length (``send_freely``).
+2. ``_LimitedCall.send`` makes the call with the limit. If the upstream refuses limits, it makes the
+   call again without one.
+3. ``_LimitedAnswer.pieces`` passes the answer on. Its end waits until it is known whether our limit
+   caused it.
+4. If it did, ``_continuation`` makes further calls for the rest, and ``_ContinuedAnswer`` finds the
+   new text in each answer, without the words that the model repeats.
+
+So a limit may cost the client time, but never text, and what the client has of an answer is never
+changed. ``docs/output.md`` says which requests are limited, and why.
 """
 
 from __future__ import annotations
@@ -66,7 +78,9 @@ CONCISE = "concise"
 TIGHT = "tight"
 GUARD = "guard"
 _ENDINGS = (Finished, UsageReported, Ended)
+"""The last events of a call. An answer of several calls has its own."""
 _JOINABLE = (Started, TextDelta, ReasoningDelta, ExtraDelta, *_ENDINGS)
+"""The events of an answer that another call can continue."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +175,7 @@ class _LimitedCall(NamedTuple):
     context: StepContext
     key: LengthKey
     kind: str
+    """``guard`` or ``tight``; for ``tight`` also the arm of the experiment that measures it."""
 
     @property
     def dialect(self) -> Dialect:

@@ -1,5 +1,20 @@
 """Edits of a document by search/replace blocks: the model writes changes, we write the document.
 
+For example, a client sends a long file and asks for another timeout. We ask the model for blocks
+(``INSTRUCTION``), and it writes only this::
+
+    <<<<<<< SEARCH
+    timeout = 10
+    =======
+    timeout = 30
+    >>>>>>> REPLACE
+
+The client gets the whole file with ``timeout = 30``, as if the model had written it.
+
+1. ``AskForEdits`` finds the document in the prompt, and decides whether blocks may pay.
+2. ``_EditCall.send`` makes the call with our instruction, and ``_read`` reads the whole answer.
+3. ``_EditCall._change`` puts the edited document in the place of the blocks.
+
 The client gets the answer only when it was read to its end and every block has exactly one place in
 the document. In case of doubt the answer is discarded, and the call is made again without our
 instruction. ``docs/output-edits.md`` describes the costs, and why nothing is streamed earlier. The
@@ -62,6 +77,7 @@ not what was asked for, answer as usual."""
 APPLIED = "edits"
 WHOLE = "edits:whole"
 AGAIN = "edits:again"
+"""The transforms of answers, as in ``AskForEdits``."""
 MOST_REFUSING_MODELS = 1000
 """Number of models that are remembered for refusing predictions."""
 _EDITS_REFUSED = (400, 413, 422)
@@ -69,6 +85,7 @@ _EDITS_REFUSED = (400, 413, 422)
 _PREDICTION_REFUSED = (400, 422)
 """Statuses with which an upstream may object to a prediction."""
 _DELTA_CHARS = 2000
+"""The length of the pieces in which a document is written."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,8 @@ class AskForEdits:
 
 @dataclass(frozen=True)
 class _EditCall:
+    """A call that asks for blocks."""
+
     step: AskForEdits
     call: Call
     request: ChatRequest

@@ -1,4 +1,19 @@
-"""Marks prompts for a provider's prompt cache, where later reads should pay for the write."""
+"""Marks prompts for a provider's prompt cache, where later reads should pay for the write.
+
+For example, an agent sends the same tools and a growing conversation with each call. With a mark at
+the end of a prompt, Claude's providers keep the prompt up to it, for 1.25 times the price of input.
+The next call reads it for 0.1 times the price.
+
+1. ``_prefixes`` names the two beginnings of a prompt that may come again: the conversation, and the
+   tools with the system text, which other conversations share.
+2. ``PrefixReuse`` has counted how often such beginnings came again, and ``choose_marks`` decides
+   which marks pay.
+3. ``_send`` makes the call. The writer of the upstream puts the marks into the body.
+4. ``_book`` books what the reported reads have saved.
+
+Other providers cache without marks. Those that take it get a key (``prompt_cache_key``), which
+leads the calls of one conversation to the same cache.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +56,7 @@ _PRIMARY = (AttemptRole.FIRST, AttemptRole.RETRY, AttemptRole.FALLBACK, AttemptR
 _MARKED_MODELS = "claude"
 """A part of the names of models whose providers cache only marked prefixes."""
 MOST_REFUSING_MODELS = 256
+"""Number of models that are remembered for refusing marks."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +107,7 @@ class SteerPromptCache:
         return None if marks is None else partial(self._send, call, model, marks)
 
     def _marks(self, call: Call, request: ChatRequest, model: str) -> CacheMarks | None:
+        """Return the marks that pay, and note the use of the prompt's beginnings."""
         if call.prompt_tokens < self.settings.cache_minimum:
             return None
         now, place = asyncio.get_running_loop().time(), call.route_or_endpoint
@@ -156,6 +173,7 @@ class SteerPromptCache:
 
 
 def _kind(request: ChatRequest) -> str:
+    """Return the kind of a conversation, by which it is learned how often conversations go on."""
     form = FORMS[request.dialect]
     messages = request.document.get(form.field)
     listed = messages if isinstance(messages, list) else ()

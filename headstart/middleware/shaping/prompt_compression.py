@@ -1,5 +1,11 @@
 """Shortens prompts before they are sent, where ``headstart.compression`` finds that it pays.
 
+1. ``CompressPrompts`` chooses the mode: that of the route, or a weaker one that the caller wants.
+2. ``_shorten`` compresses the prompt: on the event loop, or on a thread if the body is long
+   (``_work``). In the mode ``recoverable``, ``recoverable.py`` cuts the prompt.
+3. The shorter call is sent. Meanwhile ``TextWorker.count`` counts the tokens that were saved, and
+   ``_book_saving`` books them.
+
 A tokenizer is loaded when no answer has to wait for it. Many processes never need a tokenizer: it
 is not loaded for models of other families, or before a prompt was shortened. If a provider reports
 no tokens, an estimate by length is booked.
@@ -43,6 +49,7 @@ LOAD_AFTER_S = 1.0
 """Time from an answer's end to the load of its tokenizer, which stops the loop for 0.1 s."""
 
 _at_work = threading.Lock()
+"""Held while a tokenizer is loaded: one at a time."""
 
 
 def load_soon(model: str) -> None:
@@ -163,6 +170,7 @@ class CompressPrompts:
     def _send_compressed(
         self, call: Call, request: ChatRequest, mode: CompressionMode, context: StepContext
     ) -> Send | None:
+        """Return the function that sends a shorter prompt; None if nothing can be removed."""
         began = time.perf_counter()
         shorter = self._work(call, mode, partial(self._shorten, call, request, mode))
         if shorter is None:
@@ -195,14 +203,10 @@ class CompressPrompts:
         if prepared is None:
             return self._send_compressed(call, request, "safe", context)
 
-        async def plain(rest: RestOfSteps) -> Reply:
-            send = self._send_compressed(call, request, "safe", context)
-            return await (rest.send(call) if send is None else send(rest))
-
         async def send(rest: RestOfSteps) -> Reply:
             prompt = await prepared if isinstance(prepared, asyncio.Future) else prepared
             if prompt is None:
-                return await plain(rest)
+                return await self._send_safely(call, request, context, rest)
             own_s = time.perf_counter() - began
             sending = recoverable.send(prompt, rest, context, call)
             try:
@@ -210,7 +214,7 @@ class CompressPrompts:
             except UpstreamRefused as error:
                 if not recoverable.may_refuse_tools(request, call, error.status):
                     raise
-                reply = await plain(rest)
+                reply = await self._send_safely(call, request, context, rest)
                 # It is noted only after a success: if the plain request is refused, too, the tool
                 # is not the reason.
                 recoverable.note_refusal(request.model)
@@ -218,10 +222,20 @@ class CompressPrompts:
 
         return send
 
+    async def _send_safely(
+        self, call: Call, request: ChatRequest, context: StepContext, rest: RestOfSteps
+    ) -> Reply:
+        """Send the prompt in the mode ``safe``, without the tool."""
+        send = self._send_compressed(call, request, "safe", context)
+        return await (rest.send(call) if send is None else send(rest))
+
     def _work(
         self, call: Call, mode: CompressionMode, work: Callable[[Memo], T | None]
     ) -> T | asyncio.Future[T | None] | None:
-        """Do the work on the loop, or begin it on the thread where the body is long."""
+        """Return the result of the work, done on the loop; for a long body, begin it on the thread.
+
+        Only a result from the loop can say at once (None) that the step does not apply.
+        """
         body = call.body
         if len(body) > INLINE_BYTES[mode] or body.count(b"\\n") > INLINE_LINES:
             return self.worker.on_thread(work)

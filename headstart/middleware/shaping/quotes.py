@@ -1,10 +1,21 @@
 """Quotes by number: the model names sentences of the prompt's documents, and we write them out.
 
-We write ``[q12]`` before a sentence of a document. The model writes the mark ``⟦q:12⟧`` for this
-sentence, or ``⟦q:12-14⟧`` for several. Ids continue from document to document and from message to
-message of a conversation, and quotes that were expanded in earlier answers become marks again. So
-each sent message depends only on the messages before it: a mark always means the same text, and the
-provider's cache of the conversation stays valid.
+An answer with long quotes then comes faster and costs less. For example::
+
+    the client's document   The tower was built in 1889. It is made of iron and rivets.
+    what the model reads    [q1] The tower was built in 1889. [q2] It is made of iron and rivets.
+    what the model writes   The report says: ⟦q:1-2⟧
+    what the client gets    The report says: The tower was built in 1889. It is made of iron …
+
+1. ``number_documents`` finds the documents in the prompt and writes an id, such as ``[q12]``,
+   before each of their sentences. ``Sources`` remembers which sentence an id names.
+2. The model writes a mark for a sentence, ``⟦q:12⟧``, or for several in a row, ``⟦q:12-14⟧``.
+3. ``Expansion`` writes the sentences in the places of the marks, while the answer passes.
+
+Ids continue from document to document and from message to message of a conversation, and quotes
+that were expanded in earlier answers become marks again. So each sent message depends only on the
+messages before it: a mark always means the same text, and the provider's cache of the conversation
+stays valid.
 """
 
 from __future__ import annotations
@@ -56,357 +67,16 @@ if TYPE_CHECKING:
     from headstart.types import Call, ChatRequest, Memo, Piece, StreamEvent
 
 
-MOST_SENTENCES = 50
-"""Maximum number of sentences in one mark. A longer range is a mistake or an attack."""
-MIN_CHARS = 20
-"""Minimum length of a sentence that gets an id. The model can copy a shorter one as quickly."""
-
-_MARK = re.compile(r"⟦q:(\d{1,6})(?:-(\d{1,6}))?⟧")
-_BEGUN = re.compile(r"⟦(?:q(?::(?:\d{1,6}(?:-\d{0,6})?)?)?)?")
-_NUMBER = re.compile(r"\[q\d+\]")
-_HEAD = re.compile(
-    r"\s*(?:(?:Document|Passage|Source)[ \t]?\[\d+\](?:[ \t]?\(Title: [^\n]*?\))?[ \t:]*)?"
-)
-_NOT_PROSE = re.compile(r"[<|#{}\[]|```|~~~|(?:user )?question[ \t]*:|query[ \t]*:", re.IGNORECASE)
-_WORD = re.compile(r"[^\W\d_]{2,}")
-_HEAD_CHARS = 16
-
-
-class _Sentence(NamedTuple):
-    document: int
-    start: int
-    end: int
-
-
-class Sources:
-    """The numbered sentences of a conversation's documents, so far."""
-
-    def __init__(self) -> None:
-        self._documents: list[str] = []
-        self._sentences: list[_Sentence] = []
-        self._heads: dict[str, list[int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._sentences)
-
-    def number(
-        self,
-        text: str,
-        places: Iterable[tuple[int, int]],
-        split: Callable[[str], Iterable[tuple[int, int]]],
-    ) -> str:
-        """Return ``text`` with ids before the sentences of the documents in these places.
-
-        ``split`` cuts a document into sentences. A document that has ids stays as it is, and so
-        does a sentence that is no prose.
-        """
-        out: list[str] = []
-        at = 0
-        for start, end in places:
-            document = text[start:end]
-            if _NUMBER.search(document):
-                continue
-            out.append(text[at:start])
-            out += self._number(document, split(document))
-            at = end
-        return "".join((*out, text[at:]))
-
-    def quote(self, first: int, last: int) -> str | None:
-        """Return these sentences in the form that they have in their document.
-
-        None if there are none.
-        """
-        if not 1 <= first <= last <= len(self) or last - first >= MOST_SENTENCES:
-            return None
-        start, end = self._sentences[first - 1], self._sentences[last - 1]
-        if start.document != end.document:
-            return None
-        return self._documents[start.document][start.start : end.end]
-
-    def unquote(self, text: str) -> str:
-        """Return ``text`` with marks for the sentences that it quotes, the longest runs first.
-
-        This usually undoes an expansion, and never changes the meaning: text that is not found word
-        for word stays as it is, and so does JSON.
-        """
-        spans = len(text) - _HEAD_CHARS + 1
-        hits = [at for at in range(spans) if text[at : at + _HEAD_CHARS] in self._heads]
-        place = _Place()
-        out: list[str] = []
-        done = read = 0
-        for at in hits:
-            place.read(text[read:at])
-            read = at
-            if at < done or place.is_literal:
-                continue
-            first, last = self._longest(text, at)
-            if first:
-                out += (text[done:at], _mark(first, last))
-                done = at + len(self.quote(first, last) or "")
-        return "".join((*out, text[done:]))
-
-    def _number(self, document: str, pieces: Iterable[tuple[int, int]]) -> Iterator[str]:
-        self._documents.append(document)
-        at = 0
-        for start, end in pieces:
-            head = _HEAD.match(document, start, end)
-            begin = head.end() if head else start
-            sentence = document[begin:end].rstrip()
-            if (
-                len(sentence) < MIN_CHARS
-                or _NOT_PROSE.match(sentence)
-                or not _WORD.search(sentence)
-            ):
-                continue
-            self._sentences.append(
-                _Sentence(len(self._documents) - 1, begin, begin + len(sentence))
-            )
-            self._heads.setdefault(sentence[:_HEAD_CHARS], []).append(len(self))
-            yield document[at:begin]
-            yield f"[q{len(self)}] "
-            at = begin
-        yield document[at:]
-
-    def _longest(self, text: str, at: int) -> tuple[int, int]:
-        """Return the longest run of sentences that starts at ``at``; of equal ones the latest."""
-        best = (0, 0)
-        length = 0
-        for first in self._heads[text[at : at + _HEAD_CHARS]]:
-            last = first
-            while (quote := self.quote(first, last)) is not None and text.startswith(quote, at):
-                if len(quote) >= length:
-                    best, length = (first, last), len(quote)
-                last += 1
-        return best
-
-
-class QuoteExpander:
-    """Expands the marks in the text of an answer, which comes in pieces of any size.
-
-    Only text that may be the beginning of a mark is held back. A mark with an unknown id stays as
-    it is, and so does any mark in JSON or in code.
-    """
-
-    def __init__(self, quote: Callable[[int, int], str | None]) -> None:
-        self._quote = quote
-        self._pending = ""
-        self._place = _Place()
-        """The place in the text as the model wrote it."""
-        self.expanded = 0
-        """Number of marks that were expanded."""
-
-    def feed(self, text: str) -> str:
-        """Return the text that can be shown by now."""
-        text = self._pending + text
-        out: list[str] = []
-        at = 0
-        while (begin := text.find("⟦", at)) >= 0:
-            out.append(self._pass(text[at:begin]))
-            mark = _MARK.match(text, begin)
-            if mark is None and _BEGUN.fullmatch(text, begin):
-                self._pending = text[begin:]
-                return "".join(out)
-            at = begin + 1 if mark is None else mark.end()
-            out.append(self._expand(mark) if mark else self._pass("⟦"))
-        self._pending = ""
-        out.append(self._pass(text[at:]))
-        return "".join(out)
-
-    def flush(self) -> str:
-        """Return the text that was held back, because it is not a mark."""
-        pending, self._pending = self._pending, ""
-        return self._pass(pending)
-
-    def _expand(self, mark: re.Match[str]) -> str:
-        first = int(mark[1])
-        quote = self._quote(first, int(mark[2] or first))
-        if quote is None or self._place.is_literal:
-            return self._pass(mark[0])
-        self._pass("⟦")
-        self.expanded += 1
-        return quote
-
-    def _pass(self, text: str) -> str:
-        self._place.read(text)
-        return text
-
-
-_FENCE = re.compile(r"[\s>]*(?:(?:[-*+]|\d{1,3}[.)])\s+)?(`{3,}|~{3,})([^\n]*)")
-_BEGINS_JSON = re.compile(r"[\ufeff\s]*[\[{]\s*(?:[\"{\[\]}]|\w+\s*[:,]|\Z)")
-_OPENS = re.compile(r"(?:^|[\s:,\[{])[\[{]\s*\Z")
-_IN_STRING = re.compile(r"(?:\"[^\"]*\"\s*:\s*|[\[{][^\]}]*)\"(?:[^\"\\]|\\.)*\Z")
-_LINE_HEAD, _LINE_TAIL = 160, 400
-"""Numbers of characters at the two ends of a line that are read."""
-
-
-class _Place:
-    """The place that an answer has reached: in code, in JSON, or in neither."""
-
-    def __init__(self) -> None:
-        self._begun = False
-        self._json = False
-        """The answer begins like JSON."""
-        self._fence = ""
-        self._depth = 0
-        """Number of open JSON objects and lists."""
-        self._head = self._tail = ""
-        self._ticks = 0
-
-    def read(self, text: str) -> None:
-        """Go on by a piece of the answer."""
-        *ended, line = text.split("\n")
-        for each in ended:
-            self._add(each)
-            self._end_line()
-        self._add(line)
-
-    @property
-    def is_literal(self) -> bool:
-        """Whether a mark here is a part of code or JSON."""
-        return (
-            self._json
-            or self._fence != ""
-            or self._depth > 0
-            or self._ticks % 2 == 1
-            or _BEGINS_JSON.match(self._head) is not None
-            or _IN_STRING.search(self._tail) is not None
-        )
-
-    def _add(self, text: str) -> None:
-        self._head += text[: _LINE_HEAD - len(self._head)]
-        self._tail = (self._tail + text)[-_LINE_TAIL:]
-        self._ticks += text.count("`")
-
-    def _end_line(self) -> None:
-        if not self._begun and self._head.strip("\ufeff \t\r"):
-            self._begun, self._json = True, _BEGINS_JSON.match(self._head) is not None
-        fence = _FENCE.match(self._head)
-        if fence is not None and not self._fence:
-            # A line such as ```code``` is not a fence.
-            self._fence = "" if fence[1][0] == "`" and "`" in fence[2] else fence[1]
-        elif fence is not None:
-            closes = fence[1].startswith(self._fence) and not fence[2].strip()
-            self._fence = "" if closes else self._fence
-        elif not self._fence:
-            if self._depth and self._head.lstrip()[:1] in {"]", "}"}:
-                self._depth -= 1
-            self._depth += _OPENS.search(self._tail) is not None
-        self._head = self._tail = ""
-        self._ticks = 0
-
-
-def _mark(first: int, last: int) -> str:
-    return f"⟦q:{first}⟧" if first == last else f"⟦q:{first}-{last}⟧"
-
-
-def may_quote(asked: CanonicalRequest) -> bool:
-    """Tell whether an answer may hold marks: it is plain text, and no stop sequence cuts it."""
-    return asked.wants_text and not (asked.tools or asked.stop or asked.logprobs)
-
-
-# --- the step -------------------------------------------------------------------------------------
-
+QUOTES = "quotes"
+"""The transform of answers whose marks are expanded."""
 INSTRUCTION = (
     "Sentences of the documents are numbered [q1], [q2] and so on. To quote sentences word for "
     "word, write ⟦q:12⟧ for one or ⟦q:12-14⟧ for several in a row instead of copying them: the "
     "reader sees their text. Never write these marks in code or data, and do not mention the "
     "numbers otherwise."
 )
-_BORDER = re.compile(
-    r"^[ \t]*(?:</?[a-z][^<>\n]*>[ \t]*(?:\n|\Z)"
-    r"|(?:Document|Passage|Source)[ \t]?\[\d+\](?:[ \t]?\(Title: [^\n]*?\))?[ \t:]*)",
-    re.MULTILINE | re.IGNORECASE,
-)
-"""A border between the documents of one place."""
-_JSON_LINE = re.compile(r'[{}\]]|\[\s*(?:["{\[]|$)|"(?:[^"\\]|\\.)*"\s*[:,]')
-_SEPARATORS = (",", "\t", ";", "|")
-_STOPS = (".", "!", "?")
-_MIN_ROWS = 3
-_MIN_EQUAL = 0.9
-
-
-class NumberedCall(NamedTuple):
-    """A call whose documents have ids, and the sentences behind the ids."""
-
-    call: Call
-    sources: Sources
-
-
-def number_documents(call: Call, request: ChatRequest, memo: Memo) -> NumberedCall | None:
-    """Return the call with ids before its sentences; None if it has none to number."""
-    form = DIALECTS[call.dialect].form
-    prompt = form.read(request.document)
-    if prompt is None:
-        return None
-    sources = Sources()
-
-    def with_ids(text: str) -> str:
-        places = [(each.start, each.end) for each in memo.call(find_documents, text)]
-        return sources.number(text, places, lambda document: memo.call(_quotable, document))
-
-    sent = []
-    for message in prompt.messages:
-        role = message.get("role")
-        if role == "user":
-            sent.append(_with_texts(message, with_ids))
-            if not sources:
-                return None
-        elif role == "assistant" and sources:
-            sent.append(_with_texts(message, sources.unquote))
-        else:
-            sent.append(message)
-    if not sources:
-        return None
-    directed = form.with_system_text(prompt.with_messages(sent), INSTRUCTION)
-    return None if directed is None else NumberedCall(with_document(call, directed), sources)
-
-
-def _with_texts(message: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """Return the message with ``change`` made to each of its plain texts."""
-    for part, text in indexed_texts(message):
-        changed = change(text) if is_plain_text(message, part) else text
-        if changed != text:
-            message = with_text(message, part, changed)
-    return message
-
-
-def _quotable(text: str) -> list[tuple[int, int]]:
-    """Return the sentences of those documents in ``text`` that are prose."""
-    borders = [border.span() for border in _BORDER.finditer(text)]
-    starts = [0, *(end for _, end in borders)]
-    ends = [*(start for start, _ in borders), len(text)]
-    return [
-        (start + first, start + last)
-        for start, end in zip(starts, ends, strict=True)
-        if _is_prose(text[start:end])
-        for first, last in sentences(text[start:end])
-    ]
-
-
-def _is_prose(document: str) -> bool:
-    """Tell prose from code and data, which ids would break and which nobody quotes."""
-    lines = [line for raw in document.split("\n") if (line := raw.strip())]
-    json = sum(_JSON_LINE.match(line) is not None for line in lines)
-    return bool(lines) and 2 * json < len(lines) and not (_is_table(lines) or is_code(document))
-
-
-def _is_table(lines: Sequence[str]) -> bool:
-    """Tell whether the lines have equally many cells, and no full stops."""
-    if len(lines) < _MIN_ROWS or sum(line.endswith(_STOPS) for line in lines) * 2 > len(lines):
-        return False
-    for separator in _SEPARATORS:
-        cells = Counter(line.count(separator) for line in lines)
-        ((most, rows),) = cells.most_common(1)
-        if most and rows >= _MIN_EQUAL * len(lines):
-            return True
-    return False
-
-
-QUOTES = "quotes"
 INLINE_BYTES = 32_000
 """The longest body that is numbered in the event loop, which takes 4 ms at worst."""
-_BREAKS = (Finished, Ended, ErrorReported, ReasoningDelta, RefusalDelta, ToolCallDelta)
-"""Events that end a mark. Other events, such as padding, may come within one."""
 
 
 @dataclass(frozen=True)
@@ -461,6 +131,11 @@ class QuoteByNumber:
         return reply
 
 
+def may_quote(asked: CanonicalRequest) -> bool:
+    """Tell whether an answer may hold marks: it is plain text, and no stop sequence cuts it."""
+    return asked.wants_text and not (asked.tools or asked.stop or asked.logprobs)
+
+
 async def _expand_stream(
     pieces: AsyncIterator[Piece], expansion: Expansion, make_writer: Callable[..., WriteEvents]
 ) -> AsyncGenerator[Piece]:
@@ -502,6 +177,244 @@ async def _expand_body(
         held = [make_writer()(written)]
     for piece in held:
         yield piece
+
+
+# --- the prompt: ids before sentences -------------------------------------------------------------
+
+MIN_CHARS = 20
+"""Minimum length of a sentence that gets an id. The model can copy a shorter one as quickly."""
+MOST_SENTENCES = 50
+"""Maximum number of sentences in one mark. A longer range is a mistake or an attack."""
+_ID = re.compile(r"\[q\d+\]")
+_TITLE = re.compile(
+    r"\s*(?:(?:Document|Passage|Source)[ \t]?\[\d+\](?:[ \t]?\(Title: [^\n]*?\))?[ \t:]*)?"
+)
+"""Matches what may stand before the first sentence of a document, such as ``Document [2]:``. The id
+comes after it."""
+_NOT_PROSE = re.compile(r"[<|#{}\[]|```|~~~|(?:user )?question[ \t]*:|query[ \t]*:", re.IGNORECASE)
+"""Matches the beginning of markup, of data, of code, and of the user's own question."""
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_HEAD_CHARS = 16
+"""Sentences are found again by their first characters."""
+
+
+class NumberedCall(NamedTuple):
+    """A call whose documents have ids, and the sentences behind the ids."""
+
+    call: Call
+    sources: Sources
+
+
+def number_documents(call: Call, request: ChatRequest, memo: Memo) -> NumberedCall | None:
+    """Return the call with ids before its sentences; None if it has none to number."""
+    form = DIALECTS[call.dialect].form
+    prompt = form.read(request.document)
+    if prompt is None:
+        return None
+    sources = Sources()
+
+    def with_ids(text: str) -> str:
+        places = [(each.start, each.end) for each in memo.call(find_documents, text)]
+        return sources.number(text, places, lambda document: memo.call(_quotable, document))
+
+    sent = []
+    for message in prompt.messages:
+        role = message.get("role")
+        if role == "user":
+            sent.append(_with_texts(message, with_ids))
+            if not sources:
+                return None
+        elif role == "assistant" and sources:
+            sent.append(_with_texts(message, sources.unquote))
+        else:
+            sent.append(message)
+    if not sources:
+        return None
+    directed = form.with_system_text(prompt.with_messages(sent), INSTRUCTION)
+    return None if directed is None else NumberedCall(with_document(call, directed), sources)
+
+
+def _with_texts(message: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the message with ``change`` made to each of its plain texts."""
+    for part, text in indexed_texts(message):
+        changed = change(text) if is_plain_text(message, part) else text
+        if changed != text:
+            message = with_text(message, part, changed)
+    return message
+
+
+class _Sentence(NamedTuple):
+    """The number of a document, and the place of a sentence in it."""
+
+    document: int
+    start: int
+    end: int
+
+
+class Sources:
+    """The numbered sentences of a conversation's documents, so far."""
+
+    def __init__(self) -> None:
+        self._documents: list[str] = []
+        self._sentences: list[_Sentence] = []
+        """The sentence with the id N is number N-1."""
+        self._heads: dict[str, list[int]] = {}
+        """The ids of sentences, by their first characters."""
+
+    def __len__(self) -> int:
+        return len(self._sentences)
+
+    def number(
+        self,
+        text: str,
+        places: Iterable[tuple[int, int]],
+        split: Callable[[str], Iterable[tuple[int, int]]],
+    ) -> str:
+        """Return ``text`` with ids before the sentences of the documents in these places.
+
+        ``split`` cuts a document into sentences. A document that has ids stays as it is, and so
+        does a sentence that is no prose.
+        """
+        out: list[str] = []
+        at = 0
+        for start, end in places:
+            document = text[start:end]
+            if _ID.search(document):
+                continue
+            out.append(text[at:start])
+            out += self._number(document, split(document))
+            at = end
+        return "".join((*out, text[at:]))
+
+    def quote(self, first: int, last: int) -> str | None:
+        """Return these sentences in the form that they have in their document.
+
+        None if there are none.
+        """
+        if not 1 <= first <= last <= len(self) or last - first >= MOST_SENTENCES:
+            return None
+        start, end = self._sentences[first - 1], self._sentences[last - 1]
+        if start.document != end.document:
+            return None
+        return self._documents[start.document][start.start : end.end]
+
+    def unquote(self, text: str) -> str:
+        """Return ``text`` with marks for the sentences that it quotes, the longest runs first.
+
+        This usually undoes an expansion, and never changes the meaning: text that is not found word
+        for word stays as it is, and so does JSON.
+        """
+        spans = len(text) - _HEAD_CHARS + 1
+        begins = [at for at in range(spans) if text[at : at + _HEAD_CHARS] in self._heads]
+        place = _Place()
+        out: list[str] = []
+        done = read = 0  # the text up to ``done`` is written, and ``place`` has read up to ``read``
+        for at in begins:
+            place.read(text[read:at])
+            read = at
+            if at < done or place.is_literal:
+                continue
+            first, last = self._longest(text, at)
+            if first:
+                out += (text[done:at], _mark(first, last))
+                done = at + len(self.quote(first, last) or "")
+        return "".join((*out, text[done:]))
+
+    def _number(self, document: str, pieces: Iterable[tuple[int, int]]) -> Iterator[str]:
+        self._documents.append(document)
+        at = 0
+        for start, end in pieces:
+            head = _TITLE.match(document, start, end)
+            begin = head.end() if head else start
+            sentence = document[begin:end].rstrip()
+            if (
+                len(sentence) < MIN_CHARS
+                or _NOT_PROSE.match(sentence)
+                or not _WORD.search(sentence)
+            ):
+                continue
+            self._sentences.append(
+                _Sentence(len(self._documents) - 1, begin, begin + len(sentence))
+            )
+            self._heads.setdefault(sentence[:_HEAD_CHARS], []).append(len(self))
+            yield document[at:begin]
+            yield f"[q{len(self)}] "
+            at = begin
+        yield document[at:]
+
+    def _longest(self, text: str, at: int) -> tuple[int, int]:
+        """Return the longest run of sentences that starts at ``at``; of equal ones the latest."""
+        best = (0, 0)
+        length = 0
+        for first in self._heads[text[at : at + _HEAD_CHARS]]:
+            last = first
+            while (quote := self.quote(first, last)) is not None and text.startswith(quote, at):
+                if len(quote) >= length:
+                    best, length = (first, last), len(quote)
+                last += 1
+        return best
+
+
+def _mark(first: int, last: int) -> str:
+    return f"⟦q:{first}⟧" if first == last else f"⟦q:{first}-{last}⟧"
+
+
+# --- the prompt: which texts are prose ------------------------------------------------------------
+
+_BORDER = re.compile(
+    r"^[ \t]*(?:</?[a-z][^<>\n]*>[ \t]*(?:\n|\Z)"
+    r"|(?:Document|Passage|Source)[ \t]?\[\d+\](?:[ \t]?\(Title: [^\n]*?\))?[ \t:]*)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A border between the documents of one place."""
+_JSON_LINE = re.compile(r'[{}\]]|\[\s*(?:["{\[]|$)|"(?:[^"\\]|\\.)*"\s*[:,]')
+_SEPARATORS = (",", "\t", ";", "|")
+"""The characters between two cells of a table."""
+_STOPS = (".", "!", "?")
+_MIN_ROWS = 3
+_MIN_EQUAL = 0.9
+"""The share of the rows of a table that have equally many cells."""
+
+
+def _quotable(text: str) -> list[tuple[int, int]]:
+    """Return the sentences of those documents in ``text`` that are prose."""
+    borders = [border.span() for border in _BORDER.finditer(text)]
+    starts = [0, *(end for _, end in borders)]
+    ends = [*(start for start, _ in borders), len(text)]
+    return [
+        (start + first, start + last)
+        for start, end in zip(starts, ends, strict=True)
+        if _is_prose(text[start:end])
+        for first, last in sentences(text[start:end])
+    ]
+
+
+def _is_prose(document: str) -> bool:
+    """Tell prose from code and data, which ids would break and which nobody quotes."""
+    lines = [line for raw in document.split("\n") if (line := raw.strip())]
+    json = sum(_JSON_LINE.match(line) is not None for line in lines)
+    return bool(lines) and 2 * json < len(lines) and not (_is_table(lines) or is_code(document))
+
+
+def _is_table(lines: Sequence[str]) -> bool:
+    """Tell whether the lines have equally many cells, and no full stops."""
+    if len(lines) < _MIN_ROWS or sum(line.endswith(_STOPS) for line in lines) * 2 > len(lines):
+        return False
+    for separator in _SEPARATORS:
+        cells = Counter(line.count(separator) for line in lines)
+        ((most, rows),) = cells.most_common(1)
+        if most and rows >= _MIN_EQUAL * len(lines):
+            return True
+    return False
+
+
+# --- the answer: marks become sentences -----------------------------------------------------------
+
+_MARK = re.compile(r"⟦q:(\d{1,6})(?:-(\d{1,6}))?⟧")
+_BEGUN = re.compile(r"⟦(?:q(?::(?:\d{1,6}(?:-\d{0,6})?)?)?)?")
+"""Matches a mark whose end has not come yet."""
+_BREAKS = (Finished, Ended, ErrorReported, ReasoningDelta, RefusalDelta, ToolCallDelta)
+"""Events that end a mark. Other events, such as padding, may come within one."""
 
 
 class Expansion:
@@ -558,3 +471,127 @@ class Expansion:
                 self.shown += len(text)
                 out.append(msgspec.structs.replace(self._last[number], text=text))
         return out
+
+
+class QuoteExpander:
+    """Expands the marks in the text of an answer, which comes in pieces of any size.
+
+    Only text that may be the beginning of a mark is held back. A mark with an unknown id stays as
+    it is, and so does any mark in JSON or in code.
+    """
+
+    def __init__(self, quote: Callable[[int, int], str | None]) -> None:
+        self._quote = quote
+        self._pending = ""
+        self._place = _Place()
+        """The place in the text as the model wrote it."""
+        self.expanded = 0
+        """Number of marks that were expanded."""
+
+    def feed(self, text: str) -> str:
+        """Return the text that can be shown by now."""
+        text = self._pending + text
+        out: list[str] = []
+        at = 0
+        while (begin := text.find("⟦", at)) >= 0:
+            out.append(self._pass(text[at:begin]))
+            mark = _MARK.match(text, begin)
+            if mark is None and _BEGUN.fullmatch(text, begin):
+                self._pending = text[begin:]
+                return "".join(out)
+            at = begin + 1 if mark is None else mark.end()
+            out.append(self._expand(mark) if mark else self._pass("⟦"))
+        self._pending = ""
+        out.append(self._pass(text[at:]))
+        return "".join(out)
+
+    def flush(self) -> str:
+        """Return the text that was held back, because it is not a mark."""
+        pending, self._pending = self._pending, ""
+        return self._pass(pending)
+
+    def _expand(self, mark: re.Match[str]) -> str:
+        first = int(mark[1])
+        quote = self._quote(first, int(mark[2] or first))
+        if quote is None or self._place.is_literal:
+            return self._pass(mark[0])
+        self._pass("⟦")
+        self.expanded += 1
+        return quote
+
+    def _pass(self, text: str) -> str:
+        self._place.read(text)
+        return text
+
+
+# --- the answer: code and JSON, where marks stay as they are --------------------------------------
+
+_FENCE = re.compile(r"[\s>]*(?:(?:[-*+]|\d{1,3}[.)])\s+)?(`{3,}|~{3,})([^\n]*)")
+"""Matches a line that begins or ends a block of code, also in a list or a quotation."""
+_BEGINS_JSON = re.compile(r"[\ufeff\s]*[\[{]\s*(?:[\"{\[\]}]|\w+\s*[:,]|\Z)")
+_OPENS = re.compile(r"(?:^|[\s:,\[{])[\[{]\s*\Z")
+"""Matches a line whose end opens a JSON object or list."""
+_IN_STRING = re.compile(r"(?:\"[^\"]*\"\s*:\s*|[\[{][^\]}]*)\"(?:[^\"\\]|\\.)*\Z")
+"""Matches a line whose end is inside of a JSON string."""
+_LINE_HEAD, _LINE_TAIL = 160, 400
+"""Numbers of characters at the two ends of a line that are read."""
+
+
+class _Place:
+    """The place that an answer has reached: in code, in JSON, or in neither."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        """Whether a line with text has ended."""
+        self._json = False
+        """Whether this line began like JSON."""
+        self._fence = ""
+        """The characters that began the block of code; "" outside of such a block."""
+        self._depth = 0
+        """Number of open JSON objects and lists."""
+        self._head = self._tail = ""
+        """The two ends of the present line."""
+        self._ticks = 0
+        """The backticks of the present line. An odd number means code."""
+
+    def read(self, text: str) -> None:
+        """Go on by a piece of the answer."""
+        *ended, line = text.split("\n")
+        for each in ended:
+            self._add(each)
+            self._end_line()
+        self._add(line)
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether a mark here is a part of code or JSON."""
+        return (
+            self._json
+            or self._fence != ""
+            or self._depth > 0
+            or self._ticks % 2 == 1
+            or _BEGINS_JSON.match(self._head) is not None
+            or _IN_STRING.search(self._tail) is not None
+        )
+
+    def _add(self, text: str) -> None:
+        self._head += text[: _LINE_HEAD - len(self._head)]
+        self._tail = (self._tail + text)[-_LINE_TAIL:]
+        self._ticks += text.count("`")
+
+    def _end_line(self) -> None:
+        if not self._begun and self._head.strip("\ufeff \t\r"):
+            self._begun, self._json = True, _BEGINS_JSON.match(self._head) is not None
+        fence = _FENCE.match(self._head)
+        if fence is not None and not self._fence:
+            # A line such as ```code``` is not a fence.
+            self._fence = "" if fence[1][0] == "`" and "`" in fence[2] else fence[1]
+        elif fence is not None:
+            closes = fence[1].startswith(self._fence) and not fence[2].strip()
+            self._fence = "" if closes else self._fence
+        elif not self._fence:
+            if self._depth and self._head.lstrip()[:1] in {"]", "}"}:
+                self._depth -= 1
+            self._depth += _OPENS.search(self._tail) is not None
+        self._head = self._tail = ""
+        self._ticks = 0

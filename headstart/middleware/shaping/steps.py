@@ -1,8 +1,17 @@
 """Steps that change a prompt or its answer, and the candidate that runs them.
 
 A step gets a call. It returns None if it has nothing to change. Otherwise it returns a function
-that sends the changed call to the next steps and returns the answer for the client. The later parts
-of this file join the answers of several calls, and edit JSON bodies.
+that sends the changed call to the next steps and returns the answer for the client. For example, a
+step that asks for short answers::
+
+    def __call__(self, call, request, context):
+        async def send(rest):  # ``rest``: the next steps, and then the upstream
+            return await rest.send(with_document(call, shorter), "concise:brief")
+
+        return send if fits(request) else None
+
+``ShapedCandidate`` runs the steps in their order. The later parts of this file join the answers of
+several calls (``answer_writer``), and edit JSON bodies (``with_document``).
 """
 
 from __future__ import annotations
