@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import aiohttp
 import msgspec
-from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
@@ -26,13 +24,7 @@ from headstart.dialects.registry import (
 )
 from headstart.dialects.request_form import ATTRIBUTION, KEYED, MARKED
 from headstart.dialects.requests import THINKING_MARK, without_dropped_tools
-from headstart.errors import (
-    InvalidRequest,
-    UpstreamError,
-    UpstreamProtocolError,
-    UpstreamTimeout,
-    UpstreamUnreachable,
-)
+from headstart.errors import InvalidRequest, UpstreamProtocolError, UpstreamRefused
 from headstart.middleware.reading import (
     MAX_DOCUMENT_BYTES,
     BodyReader,
@@ -48,9 +40,7 @@ from headstart.middleware.translated_reading import (
 )
 from headstart.middleware.upstreams.refused_values import REFUSALS, RefusedValues, ValueRefused
 from headstart.policies.callers import NameMemo, NamesMemo, is_secret, is_secret_parameter, picker
-from headstart.policies.routing.failures import FailureKind
 from headstart.reply import EVENT_STREAMS, Reply, Transcript
-from headstart.sockets import NameLookups, reason_of, why_no_tls
 from headstart.types import (
     UNDECODABLE,
     CacheMarks,
@@ -64,6 +54,8 @@ from headstart.types import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+
+    from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 
     from headstart.dialects.dialect import EventEncoder, UpstreamDialect
     from headstart.settings import UpstreamSettings
@@ -720,51 +712,6 @@ def to_text(target: bytes) -> str:
         return "".join([chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in target])
 
 
-_QUOTE = re.compile(r"[:\n]|(?<=Bad status line) ")
-"""The place in an error message of aiohttp where it begins to quote the answer."""
-
-
-def upstream_error(upstream: UpstreamSettings, error: Exception, silent_s: float) -> UpstreamError:
-    """Return our error for an error of aiohttp.
-
-    The text of our error goes to the books and the log, so it quotes nothing of the answer.
-    ``silent_s`` is the longest wait for bytes of the answer.
-    """
-    failed: type[UpstreamError] = UpstreamUnreachable
-    kind: FailureKind | None = None
-    match error:
-        case aiohttp.ConnectionTimeoutError():
-            failed = UpstreamTimeout
-            addresses = (upstream.base_url, upstream.proxy or "")
-            named = any(urlsplit(each).hostname in NameLookups.under_way for each in addresses)
-            what = "its name was not resolved" if named else "no connection"
-            why = f": {what} within upstream.connect_s, {upstream.connect_s:g} s"
-        case TimeoutError():
-            failed, why = UpstreamTimeout, f" sent nothing for {silent_s:g} s"
-        case aiohttp.ClientSSLError():
-            why = f": {why_no_tls(error)}"
-        case aiohttp.ClientProxyConnectionError():
-            why = f": its proxy cannot be reached: {reason_of(error.os_error)}"
-        case aiohttp.ClientConnectorDNSError():
-            why = f": its name cannot be resolved: {reason_of(error.os_error)}"
-        case aiohttp.ClientConnectorError():
-            why = f": no connection: {reason_of(error.os_error)}"
-        case aiohttp.ClientPayloadError() | PayloadEncodingError():
-            failed, why, kind = UpstreamProtocolError, " broke off its answer", FailureKind.CUT
-        case aiohttp.ClientHttpProxyError():
-            why = f": its proxy answered {error.status}"
-        case aiohttp.ClientResponseError() | HttpProcessingError():
-            told = _QUOTE.split(error.message, maxsplit=1)[0]
-            failed, why = UpstreamProtocolError, f" sent no valid HTTP: {told}"
-        case aiohttp.ServerDisconnectedError():
-            why = " closed the connection without an answer"
-        case OSError() if error.errno:
-            why = f": the connection broke: {reason_of(error)}"
-        case _:
-            why = " closed the connection"
-    return failed(f"upstream {upstream.name}{why}", kind=kind)
-
-
 def unpacked(body: bytes, headers: Headers) -> tuple[bytes, Headers]:
     """Return an error answer uncompressed, or without its body if that cannot be decompressed."""
     encodings = {value.strip().lower() for name, value in headers if name == b"content-encoding"}
@@ -780,3 +727,65 @@ def unpacked(body: bytes, headers: Headers) -> tuple[bytes, Headers]:
     except zlib.error:
         return b"", headers
     return plain if reader.eof else b"", headers
+
+
+# --- WebSockets -----------------------------------------------------------------------------------
+
+MAX_REFUSAL_BYTES = 64 * 1024
+NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""The headers that the client library would add to a request."""
+
+
+def socket_session(
+    pool: aiohttp.BaseConnector | None, timeout: aiohttp.ClientTimeout
+) -> aiohttp.ClientSession:
+    """Return a session that opens WebSockets. Its connections are those of the ``pool``."""
+    return aiohttp.ClientSession(
+        connector=pool,
+        connector_owner=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=NOT_ADDED,
+        auto_decompress=False,
+        timeout=timeout,
+        middlewares=(_refusing,),
+        ws_response_class=Socket,
+    )
+
+
+class Socket(aiohttp.ClientWebSocketResponse):
+    """The client library's WebSocket, which can also end its connection at once."""
+
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        response: ClientResponse = parts[3]
+        connection = response.connection
+        self._wire = None if connection is None else connection.transport
+
+    def abort(self) -> None:
+        """Drop unsent bytes, and close the connection."""
+        if self._wire is not None:
+            self._wire.abort()
+
+
+async def _refusing(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Raise UpstreamRefused if the provider answers a handshake with anything but the upgrade.
+
+    A redirect is a refusal, too: a key must not follow it.
+    """
+    response = await handler(request)
+    if response.status == 101:
+        return response
+    body = b""
+    try:
+        while len(body) < MAX_REFUSAL_BYTES and (data := await response.content.readany()):
+            body += data
+    finally:
+        response.close()
+    headers = read_head(response.status, response.raw_headers).headers
+    raise UpstreamRefused(
+        f"the upstream refused the WebSocket with status {response.status}",
+        status=response.status,
+        headers=tuple(pair for pair in headers if pair[0] != b"content-length"),
+        body=body,
+        code="upstream_refused",
+    )
