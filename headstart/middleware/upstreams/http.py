@@ -56,8 +56,7 @@ from headstart.middleware.upstreams.outgoing import (
     OutgoingRequest,
     RequestWriter,
     Socket,
-    content_length,
-    is_of_handshake,
+    as_text,
     pieces_of,
     read_head,
     socket_session,
@@ -167,7 +166,8 @@ class HTTPUpstream:
         url = self.url(sent.path, sent.query)
         if call.upload is not None:
             # Without the length that the caller gave, the body would go out in chunks.
-            sent = replace(sent, headers=[*sent.headers, *content_length(call.headers)])
+            length = [pair for pair in call.headers if pair[0] == b"content-length"]
+            sent = replace(sent, headers=[*sent.headers, *as_text(length)])
         if self._signer is not None:
             body = sent.body if call.upload is None else None
             signed = await self._signer.headers(call.method, url, sent.headers, body)
@@ -199,11 +199,13 @@ class HTTPUpstream:
         if session is None or session.closed:
             session = self._socket_session = socket_session(self._open().connector, self._timeout)
         sent = self.writer.write(call, None, None)
+        # The library makes its own handshake.
+        headers = [pair for pair in sent.headers if not pair[0].startswith("sec-websocket-")]
         try:
             socket = await session.ws_connect(
                 self.url(sent.path, sent.query),
                 protocols=subprotocols,
-                headers=[pair for pair in sent.headers if not is_of_handshake(pair[0])],
+                headers=headers,
                 proxy=self._settings.proxy,
                 max_msg_size=max_bytes,
                 heartbeat=HEARTBEAT_S,
