@@ -1,4 +1,13 @@
-"""Settings are loaded from defaults, then the TOML file, then the environment, then overrides."""
+"""Loads settings from defaults, the TOML file, the environment and overrides; the later one wins.
+
+``load_settings`` puts all of them into one *document*, a dict of tables as TOML has them, and
+converts the document into ``Settings``. A variable is named like its setting:
+
+    HEADSTART_CACHE__AUDIT__MODE=off      cache.audit.mode = "off"
+    HEADSTART_UPSTREAM=[{"name": "a"}]    all of [[upstream]], as JSON
+
+All problems are collected, so that the user sees them at once.
+"""
 
 from __future__ import annotations
 
@@ -34,153 +43,20 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
-
 T = TypeVar("T")
 PREFIX = "HEADSTART_"
-_EXAMPLES = {
-    "upstream": (
-        'such as [{"base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"}]'
-    ),
-    "route": 'such as [{"name": "faq", "match": {"model": "gpt-4o*"}, "max_error": 0.005}]',
-}
-_GUESSED = ("server", "cache")
-"""The sections that people often leave out of a variable's name."""
-_KUBERNETES = re.compile(
-    r"\w*(_service_(host|port)\w*=|port_\d+_(tcp|udp|sctp)\w*=|port=(tcp|udp|sctp)://)"
-)
-"""Matches variables that Kubernetes sets for a service with our name, such as
-``HEADSTART_PORT=tcp://10.0.0.1:8080``."""
-
-
-class Variables(NamedTuple):
-    """The values of variables by the dotted names of settings, and a problem for each other one."""
-
-    values: dict[str, object]
-    problems: list[str]
-
-
-def read_variables(environ: Mapping[str, str]) -> Variables:
-    """Read the variables of settings as their settings' types. An empty one counts as absent."""
-    found = Variables({}, [])
-    for variable, name, text in _own_variables(environ):
-        try:
-            found.values.update(_read_variable(variable, name.split("__"), text))
-        except ConfigError as error:
-            found.problems.append(str(error))
-    return found
-
-
-def _read_variable(variable: str, steps: list[str], text: str) -> dict[str, object]:
-    """Return the value by the setting's name; empty for a name of one step. Raises ConfigError."""
-    *sections, key = steps
-    if steps[0] in LISTS:
-        section = steps[0]
-        whole = f"{PREFIX}{section.upper()}"
-        wanted = f"holds all of [[{section}]] as a JSON list of objects, {_EXAMPLES[section]}"
-        wrong = f"{variable}: {'it' if variable == whole else whole} {wanted}"
-        return {section: _from_json(text, list[dict[str, object]], wrong)}
-    if not sections:
-        return {}
-    for index, step in enumerate(steps):
-        check_name(".".join(steps[:index]), step, variable)
-    section = ".".join(sections)
-    return {f"{section}.{key}": _typed(variable, section, key, text)}
-
-
-def _single_name_problems(environ: Mapping[str, str], named: Collection[str]) -> Iterator[str]:
-    """Yield a problem for each variable without ``__`` that was probably meant for a setting.
-
-    Other variables with our prefix may belong to the user. Those that a setting names (``named``)
-    certainly do.
-    """
-    for variable, name, text in _own_variables(environ):
-        own = "__" in name or name in LISTS or variable in named
-        if own or _KUBERNETES.match(f"{name}={text}"):
-            continue
-        if (meant := _intended(name)) is not None:
-            yield f"{variable}: unknown variable; did you mean {meant}?"
-
-
-def _own_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the variables with our prefix that are not empty: name, name without prefix, text."""
-    for variable in sorted(environ):
-        text = environ[variable].strip()
-        if variable.startswith(PREFIX) and text:
-            yield variable, variable.removeprefix(PREFIX).lower(), text
-
-
-def _intended(name: str) -> str | None:
-    """Return the variable that the user probably meant, if the name resembles a setting."""
-    section = name.partition("_")[0]
-    if section.removesuffix("s") in LISTS:
-        return f"{PREFIX}{section.removesuffix('s').upper()}"
-    if section in settings_of(""):
-        nearest = difflib.get_close_matches(name, _by_single_name(), n=1)
-        alone = name == section or not nearest
-        return f"{PREFIX}{section.upper()}__NAME" if alone else _by_single_name()[nearest[0]]
-    known = (f"{PREFIX}{each}__{name}".upper() for each in _GUESSED if name in settings_of(each))
-    return next(known, None)
-
-
-@cache
-def _by_single_name() -> dict[str, str]:
-    """Return the variables of all settings, by their names with each ``__`` as ``_``."""
-
-    def under(section: str) -> Iterator[str]:
-        for name, kind in settings_of(section).items():
-            place = f"{section}.{name}" if section else name
-            if table_type(kind) is None:
-                yield place
-            elif name not in LISTS:
-                yield from under(place)
-
-    return {
-        place.replace(".", "_"): PREFIX + place.replace(".", "__").upper() for place in under("")
-    }
-
-
-def _from_json(text: str, type: type[T], wrong: str) -> T:
-    """Return the value of a JSON text. Raises ConfigError with the message ``wrong``."""
-    try:
-        return msgspec.json.decode(text, type=type)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ConfigError(wrong) from error
-
-
-def _items(text: str) -> list[object]:
-    if text.startswith("["):  # also "[::1]", which is no JSON
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(text, type=list[object])
-    return [] if text == NONE else [item.strip() for item in text.split(",") if item.strip()]
-
-
-def _typed(variable: str, section: str, key: str, text: str) -> object:
-    """Read a variable's text as the setting's type.
-
-    A list is separated by commas, or in JSON. If a setting also takes names, a JSON object gives
-    them.
-    """
-    kind, no_object = settings_of(section)[key], f"{variable}: no JSON object of names and values"
-    if text == NONE and may_be_none(kind):
-        return text
-    if text.startswith("{") and get_origin(kind) is dict:
-        return _from_json(text, dict[str, object], no_object)
-    if table_type(kind) is not None:
-        raise ConfigError(f"{variable}: a table; set one of its settings, {variable}__NAME")
-    value: object = read_share(kind, text)
-    if text.startswith("{") and any(get_origin(each) is dict for each in get_args(kind)):
-        value = _from_json(text, dict[str, object], no_object)
-    elif may_be_empty(kind):
-        value = _items(text)
-    check_choice(section, key, value, variable)
-    try:
-        return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))
-    except msgspec.ValidationError as error:
-        message = str(error).partition(", got ")[0]  # what was given is always a text
-        raise ConfigError(f"{variable}: {expectation(section, key, message)}") from error
-
-
 KEY_FROM_ENVIRONMENT = "env:"
+"""The beginning of a client key that names a variable, such as ``env:TEAM_A_KEY``."""
+PROFILES: dict[object, dict[str, object]] = {
+    "serverless": {"cache.store": "memory:", "encoder.lazy": True, "encoder.threads": 1},
+    "edge": {
+        "cache.mode": "exact-only",
+        "cache.hot_bytes": 4 * 2**20,
+        "cache.max_entries": 20_000,
+        "cache.max_bytes": 64 * 2**20,
+    },
+}
+"""The defaults of ``server.profile``, for settings without another value."""
 
 
 def load_settings(
@@ -214,41 +90,20 @@ def load_settings(
         *_single_name_problems(environ, frozenset(_texts(document))),
         *_resolve_client_keys(document, environ, needed=needs_client_keys),
     ]
-    wrong = name_problems(document)
+    wrong_names = name_problems(document)  # before texts such as "none" are replaced
     _resolve_texts(Settings, document)
     try:
         settings = checked(msgspec.convert(document, Settings))
     except msgspec.ValidationError as error:
-        told = tuple(each.partition(": ")[0] for each in wrong)
-        types = [each for each in type_problems(document) if not each.startswith(told)]
-        problems += [*wrong, *types] or [problem(error)]
+        # A setting with a wrong name or choice has no further problem.
+        places = tuple(each.partition(": ")[0] for each in wrong_names)
+        wrong_types = [each for each in type_problems(document) if not each.startswith(places)]
+        problems += [*wrong_names, *wrong_types] or [problem(error)]
     except ConfigError as error:
         problems.append(str(error))
     if problems:
         raise ConfigError("\n".join(problems))
     return settings
-
-
-PROFILES: dict[object, dict[str, object]] = {
-    "serverless": {"cache.store": "memory:", "encoder.lazy": True, "encoder.threads": 1},
-    "edge": {
-        "cache.mode": "exact-only",
-        "cache.hot_bytes": 4 * 2**20,
-        "cache.max_entries": 20_000,
-        "cache.max_bytes": 64 * 2**20,
-    },
-}
-"""The defaults of ``server.profile``, for settings without another value."""
-
-
-def _profile(document: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return the defaults of the profile.
-
-    A wrong name has none, and the check of the settings reports it.
-    """
-    table = document.get("server")
-    name = table.get("profile") if isinstance(table, dict) else None
-    return PROFILES.get(name, {}) if isinstance(name, str) else {}
 
 
 def load_address(path: Path | None, environ: Mapping[str, str]) -> ServerSettings:
@@ -276,7 +131,11 @@ def override_cache(settings: Settings, overrides: Mapping[str, object]) -> Setti
     return checked(msgspec.structs.replace(settings, cache=changed))
 
 
+# --- the document ---------------------------------------------------------------------------------
+
+
 def _read(path: Path) -> dict[str, Any]:
+    """Return the document of a TOML file. Raises ConfigError."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -291,6 +150,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _put(document: dict[str, Any], name: str, value: object, *, replace: bool = True) -> None:
+    """Set a setting by its dotted name. Without ``replace``, a value that is there stays."""
     *sections, key = name.split(".")
     table: object = document
     for section in sections:
@@ -298,6 +158,16 @@ def _put(document: dict[str, Any], name: str, value: object, *, replace: bool = 
             table = table.setdefault(section, {})
     if isinstance(table, dict) and (replace or key not in table):
         table[key] = value  # msgspec reports a section that is not a table
+
+
+def _profile(document: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the defaults of the profile.
+
+    A wrong name has none, and the check of the settings reports it.
+    """
+    table = document.get("server")
+    name = table.get("profile") if isinstance(table, dict) else None
+    return PROFILES.get(name, {}) if isinstance(name, str) else {}
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -350,3 +220,157 @@ def _resolve_texts(struct: type[msgspec.Struct], table: object) -> None:
             if isinstance(value, dict) and get_origin(field.type) is dict:
                 value = list(value.values())  # tables by their names
             _resolve_texts(inner, value)
+
+
+# --- variables ------------------------------------------------------------------------------------
+
+_EXAMPLES = {
+    "upstream": (
+        'such as [{"base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"}]'
+    ),
+    "route": 'such as [{"name": "faq", "match": {"model": "gpt-4o*"}, "max_error": 0.005}]',
+}
+_GUESSED = ("server", "cache")
+"""The sections that people often leave out of a variable's name."""
+_KUBERNETES = re.compile(
+    r"\w*(_service_(host|port)\w*=|port_\d+_(tcp|udp|sctp)\w*=|port=(tcp|udp|sctp)://)"
+)
+"""Matches variables that Kubernetes sets for a service with our name, such as
+``HEADSTART_PORT=tcp://10.0.0.1:8080``."""
+
+
+class Variables(NamedTuple):
+    """The values of variables by the dotted names of settings, and a problem for each other one."""
+
+    values: dict[str, object]
+    problems: list[str]
+
+
+def read_variables(environ: Mapping[str, str]) -> Variables:
+    """Read the variables of settings as their settings' types. An empty one counts as absent."""
+    found = Variables({}, [])
+    for variable, name, text in _own_variables(environ):
+        try:
+            found.values.update(_read_variable(variable, name.split("__"), text))
+        except ConfigError as error:
+            found.problems.append(str(error))
+    return found
+
+
+def _own_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the variables with our prefix that are not empty: name, name without prefix, text."""
+    for variable in sorted(environ):
+        text = environ[variable].strip()
+        if variable.startswith(PREFIX) and text:
+            yield variable, variable.removeprefix(PREFIX).lower(), text
+
+
+def _read_variable(variable: str, steps: list[str], text: str) -> dict[str, object]:
+    """Return the value of a variable by its setting's name. Raises ConfigError.
+
+    ``steps`` are the parts of the name, such as ``["cache", "audit", "mode"]``. A name of one step
+    is no setting (``_single_name_problems``), except for a list of tables.
+    """
+    *sections, key = steps
+    if steps[0] in LISTS:
+        section = steps[0]
+        whole = f"{PREFIX}{section.upper()}"
+        wanted = f"holds all of [[{section}]] as a JSON list of objects, {_EXAMPLES[section]}"
+        wrong = f"{variable}: {'it' if variable == whole else whole} {wanted}"
+        return {section: _from_json(text, list[dict[str, object]], wrong)}
+    if not sections:
+        return {}
+    for index, step in enumerate(steps):
+        check_name(".".join(steps[:index]), step, variable)
+    section = ".".join(sections)
+    return {f"{section}.{key}": _typed(variable, section, key, text)}
+
+
+def _typed(variable: str, section: str, key: str, text: str) -> object:
+    """Read a variable's text as the setting's type.
+
+    A list is separated by commas, or in JSON. If a setting also takes names, a JSON object gives
+    them.
+    """
+    kind, no_object = settings_of(section)[key], f"{variable}: no JSON object of names and values"
+    if text == NONE and may_be_none(kind):
+        return text  # ``_resolve_texts`` replaces it
+    if text.startswith("{") and get_origin(kind) is dict:
+        return _from_json(text, dict[str, object], no_object)
+    if table_type(kind) is not None:
+        raise ConfigError(f"{variable}: a table; set one of its settings, {variable}__NAME")
+    value: object = read_share(kind, text)
+    if text.startswith("{") and any(get_origin(each) is dict for each in get_args(kind)):
+        value = _from_json(text, dict[str, object], no_object)
+    elif may_be_empty(kind):
+        value = _items(text)
+    check_choice(section, key, value, variable)
+    try:
+        return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))
+    except msgspec.ValidationError as error:
+        message = str(error).partition(", got ")[0]  # what was given is always a text
+        raise ConfigError(f"{variable}: {expectation(section, key, message)}") from error
+
+
+def _items(text: str) -> list[object]:
+    """Return the items of a list that is written in JSON or with commas."""
+    if text.startswith("["):  # also "[::1]", which is no JSON
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text, type=list[object])
+    return [] if text == NONE else [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _from_json(text: str, type: type[T], wrong: str) -> T:
+    """Return the value of a JSON text. Raises ConfigError with the message ``wrong``."""
+    try:
+        return msgspec.json.decode(text, type=type)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ConfigError(wrong) from error
+
+
+def _single_name_problems(environ: Mapping[str, str], named: Collection[str]) -> Iterator[str]:
+    """Yield a problem for each variable without ``__`` that was probably meant for a setting.
+
+    Other variables with our prefix may belong to the user. Those that a setting names (``named``)
+    certainly do.
+    """
+    for variable, name, text in _own_variables(environ):
+        own = "__" in name or name in LISTS or variable in named
+        if own or _KUBERNETES.match(f"{name}={text}"):
+            continue
+        if (meant := _intended(name)) is not None:
+            yield f"{variable}: unknown variable; did you mean {meant}?"
+
+
+def _intended(name: str) -> str | None:
+    """Return the variable that the user probably meant, if the name resembles a setting.
+
+    For example, ``HEADSTART_SERVER__PORT`` for ``server_port`` and for ``port``.
+    """
+    section = name.partition("_")[0]
+    if section.removesuffix("s") in LISTS:
+        return f"{PREFIX}{section.removesuffix('s').upper()}"
+    if section in settings_of(""):
+        nearest = difflib.get_close_matches(name, _by_single_name(), n=1)
+        if name == section or not nearest:
+            return f"{PREFIX}{section.upper()}__NAME"
+        return _by_single_name()[nearest[0]]
+    known = (f"{PREFIX}{each}__{name}".upper() for each in _GUESSED if name in settings_of(each))
+    return next(known, None)
+
+
+@cache
+def _by_single_name() -> dict[str, str]:
+    """Return the variables of all settings, by their names with each ``__`` as ``_``."""
+
+    def under(section: str) -> Iterator[str]:
+        for name, kind in settings_of(section).items():
+            place = f"{section}.{name}" if section else name
+            if table_type(kind) is None:
+                yield place
+            elif name not in LISTS:
+                yield from under(place)
+
+    return {
+        place.replace(".", "_"): PREFIX + place.replace(".", "__").upper() for place in under("")
+    }

@@ -1,6 +1,13 @@
 """The composition root: it makes the running engine from settings, and loads heavy libraries.
 
-``start_engine`` opens the parts in their order. ``EngineBuilder`` then makes the engine from them.
+``start_engine`` opens the parts in this order, because each needs parts before it:
+
+1. store, encoder and cache (``caching.py``), and tracing (``telemetry.py``);
+2. upstreams (``upstreams.py``), and the router over them (``routing.py``);
+3. learning from the answers of upstreams (``caching.py``), the logs and the books;
+4. the engine and the services beside it (``EngineBuilder``).
+
+An ``AsyncExitStack`` closes what is open in the opposite order, at the end or after an error.
 """
 
 from __future__ import annotations
@@ -58,9 +65,12 @@ from headstart.policies.gate import EncoderWaitLimit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headstart.embeddings.cache import SemanticCache
+    from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.embeddings.stores.memory import MemoryStore
     from headstart.factory.upstreams import OpenedUpstream
     from headstart.middleware.batches.service import BatchService
+    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.observers import Observers
     from headstart.middleware.record import Recorder
     from headstart.middleware.telemetry import Tracing
@@ -95,7 +105,9 @@ async def start_engine(
 ) -> StartedEngine:
     """Open store, encoder, index and upstreams, and return a running engine.
 
-    ``origins`` are the rules for requests of web pages. ``states`` are the states of the upstreams,
+    ``wrapped``: an app answers, and no provider. ``resolve`` returns the group of callers that
+    share answers. ``origins`` are the rules for requests of web pages. ``on_start`` gets the open
+    parts, for the admin API. ``states`` are the states of the upstreams,
     if they outlive the engine. ``exchange`` reaches the other processes of the machine; a store
     that all processes share has its own. ``make_upstream`` takes the place of ``HTTPUpstream``.
     ``memory`` is the store of an engine whose event loop has ended: it lives as long as the
@@ -112,39 +124,50 @@ async def start_engine(
         policy = caching.make_policy(settings.cache, domains)
         cache = await caching.open_cache(build, encoder, policy)
         tracing = await open_telemetry(build)
-        providers = (
-            None if wrapped else await _open_providers(build, states, tracing, make_upstream)
-        )
+        providers = None
+        if not wrapped:
+            providers = await _open_providers(build, states, tracing, make_upstream)
         opened = () if providers is None else providers.opened
         second = caching.make_second_opinion(build, opened)
         hit_decider = await caching.open_hit_decider(
             build, domains, encoder, policy.version, second
         )
         _open_logs_and_books(build, opened, tracing)
-        server = settings.server
-        parts = EngineParts(
-            store=store,
-            cache=cache,
-            encoder=encoder,
-            hit_decider=hit_decider,
-            flights=Flights(),
-            concurrency=ConcurrencyLimit(server.max_concurrency, server.max_queue),
-            # Relayed calls have their own limit, so that slow ones do not delay chat requests.
-            relays=ConcurrencyLimit(server.max_relays, server.max_queue, "server.max_relays"),
-            sockets=ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
-            ledger=None if providers is None else providers.ledger,
-            states=None if providers is None else providers.states,
-            machines=upstreams.machines_of(settings),
-        )
+        parts = _engine_parts(build, cache, encoder, hit_decider, providers)
         learning = "" if encoder is None else f"{encoder.namespace} {policy.version}"
         builder = EngineBuilder(build, parts, providers, learning, resolve, origins)
         engine, services = await builder.open(exchange)
         if on_start is not None:
             on_start(parts)
-        memory = cast("MemoryStore", store) if settings.cache.store == "memory:" else None
-        return StartedEngine(engine, stack.pop_all().aclose, tracing, *services, memory=memory)
+        kept = cast("MemoryStore", store) if settings.cache.store == "memory:" else None
+        return StartedEngine(engine, stack.pop_all().aclose, tracing, *services, memory=kept)
     # For type checkers, which think that the stack may swallow an error.
     raise AssertionError("unreachable")
+
+
+def _engine_parts(
+    build: BuildContext,
+    cache: SemanticCache | None,
+    encoder: EncoderWorker | None,
+    hit_decider: HitDecider | None,
+    providers: Providers | None,
+) -> EngineParts:
+    """Return the open parts, with the limits on what runs at the same time."""
+    server = build.settings.server
+    return EngineParts(
+        store=build.store,
+        cache=cache,
+        encoder=encoder,
+        hit_decider=hit_decider,
+        flights=Flights(),
+        concurrency=ConcurrencyLimit(server.max_concurrency, server.max_queue),
+        # Relayed calls have their own limit, so that slow ones do not delay chat requests.
+        relays=ConcurrencyLimit(server.max_relays, server.max_queue, "server.max_relays"),
+        sockets=ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
+        ledger=None if providers is None else providers.ledger,
+        states=None if providers is None else providers.states,
+        machines=upstreams.machines_of(build.settings),
+    )
 
 
 async def _open_providers(
@@ -230,7 +253,7 @@ class EngineBuilder:
     """Makes the engine, and the services beside it, from parts that are open.
 
     ``providers`` is None where a wrapped app answers. ``learning`` names the encoder and the guards
-    to which a learning domain belongs. ``resolve`` names the group that shares answers.
+    to which a learning domain belongs. ``resolve`` returns the group of callers that share answers.
     """
 
     build: BuildContext

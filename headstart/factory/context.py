@@ -23,11 +23,28 @@ if TYPE_CHECKING:
 
 clock = time.time  # noqa: TID251
 new_id = partial(new_ulid, clock)
-
 SAVE_S = 60.0
 """The time between two saves of a state."""
 SECRET_S = 2.0
 """The time between two looks at the store's secret."""
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """The settings and the parts that all builders need."""
+
+    settings: Settings
+    store: Store
+    observers: Observers
+    supervisor: Supervisor
+    """Owns the tasks that outlive a request."""
+    stack: AsyncExitStack
+    """Closes all opened parts, the last one first."""
+
+    def run(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a function in the background. It ends before the parts that are open now close."""
+        task = self.supervisor.spawn(function)
+        self.stack.push_async_callback(self.supervisor.stop, task)
 
 
 async def persist(
@@ -86,19 +103,3 @@ def follow_secret(build: BuildContext, renew: Callable[[bytes], bool]) -> None:
                 )
 
     build.run(follow)
-
-
-@dataclass(frozen=True)
-class BuildContext:
-    """Settings, the parts that all builders need, and the stack that closes opened parts."""
-
-    settings: Settings
-    store: Store
-    observers: Observers
-    supervisor: Supervisor
-    stack: AsyncExitStack
-
-    def run(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a function in the background. It ends before the parts that are open now close."""
-        task = self.supervisor.spawn(function)
-        self.stack.push_async_callback(self.supervisor.stop, task)

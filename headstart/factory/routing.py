@@ -1,4 +1,14 @@
-"""Builds route rules, candidates and steps of each route, and the router from settings."""
+"""Builds the router from settings: for each route, its rule and the candidate that answers.
+
+A *candidate* is anything that can answer a call. Candidates are built around each other, from the
+inside out. For a route with ``strategy = "race"`` over the upstreams ``a`` and ``b``:
+
+    target           one upstream under one key, with its own steps (``TargetSteps``)
+    any key          the targets of ``a``, the next key if one is refused (``_any_key``)
+    strategy         a race of ``a`` and ``b`` (``CandidateBuilder.build``)
+    rescue           continues an answer that broke off (``_rescued``)
+    shaped           the route's steps on prompts and answers (``ShapingBuilder.wrap``)
+"""
 
 from __future__ import annotations
 
@@ -60,6 +70,7 @@ def outputs_by_route(settings: Settings) -> dict[str, OutputSettings]:
 
 
 LENGTHS_NAME = "output-lengths"
+"""The name under which the store keeps the learned lengths of answers."""
 
 
 def _prefill_by_target(opened: Sequence[OpenedUpstream]) -> dict[str, Prefill]:
@@ -204,6 +215,7 @@ def make_router(
     caching = shaping.context if compression.prompt_cache == "auto" else None
     steps = TargetSteps(states, compression, predicting=predicting, caching=caching)
     builder = CandidateBuilder(opened, states, steps)
+    # A request whose route names no upstreams goes to one upstream, which its model decides.
     without_upstreams = [route.name for route in settings.route if not route.upstreams]
     providers = []
     for each in opened:
@@ -213,24 +225,31 @@ def make_router(
     rescued = partial(builder.with_rescue, Strategy(), outputs[""])
     routes = {"": BuiltRoute(predicts=outputs[""].predictions, rescued=rescued)}
     for route in settings.route:
-        chosen, output = strategy_of(route), outputs[route.name]
-        candidate, relays = None, {}
-        if route.upstreams:
-            candidate = shaping.wrap(builder.route(route.name, chosen), route.name)
-            relays = builder.relays(route.name, chosen)
-        routes[route.name] = BuiltRoute(
-            candidate,
-            relays,
-            chosen.deadline_s,
-            chosen.early_200_s,
-            predicts=output.predictions,
-            rescued=partial(builder.with_rescue, chosen, output),
-            # In a cascade, the strong model answers calls whose drafts no judge can read.
-            members=chosen.members[::-1] if chosen.strategy == "cascade" else chosen.members,
-            assumes_equal=chosen.equal_models == "assume",
-        )
+        routes[route.name] = _build_route(route, outputs[route.name], builder, shaping)
     router = Router(providers, routes, names_conversations=caching is not None)
     return BuiltRouter(router, builder.panels)
+
+
+def _build_route(
+    route: RouteSettings, output: OutputSettings, builder: CandidateBuilder, shaping: ShapingBuilder
+) -> BuiltRoute:
+    """Return a route as the router sees it. Without upstreams of its own it has no candidate."""
+    chosen = strategy_of(route)
+    candidate, relays = None, {}
+    if route.upstreams:
+        candidate = shaping.wrap(builder.route(route.name, chosen), route.name)
+        relays = builder.relays(route.name, chosen)
+    return BuiltRoute(
+        candidate,
+        relays,
+        chosen.deadline_s,
+        chosen.early_200_s,
+        predicts=output.predictions,
+        rescued=partial(builder.with_rescue, chosen, output),
+        # In a cascade, the strong model answers calls whose drafts no judge can read.
+        members=chosen.members[::-1] if chosen.strategy == "cascade" else chosen.members,
+        assumes_equal=chosen.equal_models == "assume",
+    )
 
 
 class TargetSteps(NamedTuple):

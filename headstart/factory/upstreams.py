@@ -1,5 +1,8 @@
 """Builds upstreams from settings: one target for each key, with its prices and limits.
 
+For example, an ``[[upstream]]`` ``a`` with two keys in ``api_key_env`` becomes one
+``OpenedUpstream`` with two targets, ``a`` and ``a#2``.
+
 The last part has the addresses and credentials of cloud providers.
 """
 
@@ -59,130 +62,8 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.target import Target
     from headstart.types import Headers
 
-
-_AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_AWS_BEARER = "AWS_BEARER_TOKEN_BEDROCK"
-_AWS_ID, _AWS_SECRET, _AWS_TOKEN = (
-    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
-)  # fmt: skip
-_AWS_SERVICE = "bedrock"
-_GOOGLE_REGIONS = ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "CLOUD_ML_REGION")
-_GOOGLE_PROJECTS = ("GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID")
-_GOOGLE_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
-_GOOGLE_METADATA = "GCE_METADATA_HOST"
-_GOOGLE_WIDE = {
-    "https://global-aiplatform.": "https://aiplatform.",
-    "https://eu-aiplatform.": "https://aiplatform.eu.rep.",
-    "https://us-aiplatform.": "https://aiplatform.us.rep.",
-}
-"""Google's addresses for locations that are not a single region, by the address that a region would
-have."""
-
-
-class CloudAccess(NamedTuple):
-    """An upstream with its whole address, and the authorisation of its calls."""
-
-    settings: UpstreamSettings
-    headers: Headers = ()
-    """The headers of every call."""
-    signer: Signer | None = None
-    """Signs each call."""
-
-
-def cloud_access(
-    upstream: UpstreamSettings, environ: Mapping[str, str], spawn: Spawn | None = None
-) -> CloudAccess:
-    """Return address and authorisation of an upstream. Reads files.
-
-    Raises ConfigError if one is missing.
-    """
-    match upstream.auth:
-        case "aws":
-            return _aws(upstream, environ)
-        case "google":
-            return _google(upstream, environ, spawn)
-    return CloudAccess(upstream)
-
-
-def _aws(upstream: UpstreamSettings, environ: Mapping[str, str]) -> CloudAccess:
-    region = _found(upstream, "region", upstream.region, _AWS_REGIONS, environ)
-    placed = _placed(upstream, region=region)
-    if upstream.key_variables:
-        return CloudAccess(placed)
-    if bearer := environ.get(_AWS_BEARER):
-        return CloudAccess(placed, ((b"authorization", b"Bearer " + bearer.encode()),))
-    id, secret = environ.get(_AWS_ID), environ.get(_AWS_SECRET)
-    if not id or not secret:
-        raise ConfigError(
-            f"upstream {upstream.name!r}: set the variable {_AWS_BEARER}, or {_AWS_ID} and "
-            f"{_AWS_SECRET}"
-        )
-    keys = AwsKeys(id, secret, environ.get(_AWS_TOKEN) or None)
-    signer = AwsSigner(keys, region=region, service=_AWS_SERVICE, clock=clock)
-    return CloudAccess(placed, signer=signer)
-
-
-def _google(
-    upstream: UpstreamSettings, environ: Mapping[str, str], spawn: Spawn | None
-) -> CloudAccess:
-    source, project = _google_source(upstream, environ)
-    placed = upstream
-    if "{" in upstream.base_url:
-        region = _found(upstream, "region", upstream.region, _GOOGLE_REGIONS, environ)
-        own = upstream.project or project
-        placed = _placed(
-            upstream,
-            region=region,
-            project=_found(upstream, "project", own, _GOOGLE_PROJECTS, environ),
-        )
-        for narrow, wide in _GOOGLE_WIDE.items():
-            if placed.base_url.startswith(narrow):
-                address = wide + placed.base_url.removeprefix(narrow)
-                placed = msgspec.structs.replace(placed, base_url=address)
-    return CloudAccess(placed, signer=GoogleTokens(upstream.name, source, spawn))
-
-
-def _google_source(
-    upstream: UpstreamSettings, environ: Mapping[str, str]
-) -> tuple[TokenSource, str | None]:
-    """Return the source of tokens, and the project of the credentials file."""
-    file, setting = upstream.credentials_file, f"upstream {upstream.name!r}: credentials_file"
-    if file is None:
-        file, setting = environ.get(_GOOGLE_FILE) or None, _GOOGLE_FILE
-    if file is not None:
-        return from_file(Path(file), setting=setting, proxy=upstream.proxy, clock=clock)
-    program = shutil.which("gcloud", path=environ.get("PATH", ""))
-    if program is not None and not environ.get(_GOOGLE_METADATA):
-        return partial(ask_gcloud, program), None
-    return partial(ask_metadata_server, environ.get(_GOOGLE_METADATA)), None
-
-
-def _found(
-    upstream: UpstreamSettings,
-    setting: str,
-    own: str | None,
-    variables: tuple[str, ...],
-    environ: Mapping[str, str],
-) -> str:
-    """Return a setting, or the first of its usual variables. Raises ConfigError without any."""
-    found = own or next(filter(None, map(environ.get, variables)), None)
-    if found is None:
-        raise ConfigError(
-            f"upstream {upstream.name!r}: set its {setting}, or the variable "
-            f"{' or '.join(variables)}"
-        )
-    return found
-
-
-def _placed(upstream: UpstreamSettings, **parts: str) -> UpstreamSettings:
-    """Return the upstream with the parts of its address filled in."""
-    address = upstream.base_url
-    for name, value in parts.items():
-        address = address.replace(f"{{{name}}}", value)
-    return msgspec.structs.replace(upstream, base_url=address, **parts)
-
-
 MEASURES_NAME = "upstream-measures"
+"""The name under which the store keeps what was measured of upstreams."""
 
 
 async def open_states(build: BuildContext, kept: UpstreamStates | None = None) -> UpstreamStates:
@@ -237,7 +118,7 @@ async def open_upstreams(
     if not settings.upstream:
         raise ConfigError(NO_UPSTREAM)
     await asyncio.to_thread(_read_files, {each.price_file for each in settings.upstream})
-    reached = await asyncio.to_thread(
+    accesses = await asyncio.to_thread(  # it reads files
         lambda: [cloud_access(each, os.environ, spawn) for each in settings.upstream]
     )
     make_http = partial(make or HTTPUpstream, clock=clock, spawn=spawn)
@@ -249,7 +130,7 @@ async def open_upstreams(
         ledger=ledger,
         nodes=nodes,
     )
-    return tuple([_open(each, settings, stack, make_http, make_target) for each in reached])
+    return tuple([_open(each, settings, stack, make_http, make_target) for each in accesses])
 
 
 def _read_files(prices: Collection[str | None]) -> None:
@@ -260,17 +141,17 @@ def _read_files(prices: Collection[str | None]) -> None:
 
 
 def _open(
-    reached: CloudAccess,
+    access: CloudAccess,
     settings: Settings,
     stack: AsyncExitStack,
     make_http: Callable[..., HTTPUpstream],
     make_target: Callable[..., Target],
 ) -> OpenedUpstream:
     """Open an upstream under each of its keys. Raises ConfigError."""
-    chosen = reached.settings
+    chosen = access.settings
     http: list[HTTPUpstream] = []
     targets: list[Target] = []
-    for number, key in enumerate(_keys(reached, settings), 1):
+    for number, key in enumerate(_keys(access, settings), 1):
         used = msgspec.structs.replace(
             chosen,
             name=chosen.name if number == 1 else f"{chosen.name}#{number}",
@@ -310,18 +191,19 @@ class _UpstreamKey(NamedTuple):
     """Signs the calls; then there are no headers."""
 
 
-def _keys(reached: CloudAccess, settings: Settings) -> list[_UpstreamKey]:
+def _keys(access: CloudAccess, settings: Settings) -> list[_UpstreamKey]:
     """Return the keys under which an upstream is called, at least one. Raises ConfigError."""
-    upstream = reached.settings
+    upstream = access.settings
     if upstream.key_variables:
         return [_UpstreamKey(_credential(upstream, each)) for each in upstream.key_variables]
     if upstream.has_own_key:
-        return [_UpstreamKey(reached.headers, reached.signer)]
+        return [_UpstreamKey(access.headers, access.signer)]
     # The upstream has no key. Callers' keys go to it, unless they are keys for Headstart.
     return [_UpstreamKey(() if settings.server.client_keys else None)]
 
 
 def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
+    """Return the header with the key that a variable has. Raises ConfigError."""
     key = os.environ.get(variable)
     if not key:
         raise ConfigError(
@@ -333,6 +215,9 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
         return ((known.key_header.encode(), key.encode()),)
     name, prefix = BY_SETTING[upstream.speaks].key_header
     return ((name, prefix + key.encode()),)
+
+
+# --- what the router knows of an upstream ---------------------------------------------------------
 
 
 class ListSources(NamedTuple):
@@ -390,6 +275,15 @@ def provider_of(
     )
 
 
+def _weights(preset: str | None, model: str) -> str:
+    """Return the common name of a provider's model, or its own name if the table has none."""
+    found = None if preset is None else model_table().weights(model, preset)
+    return model if found is None else found.name
+
+
+# --- prices ---------------------------------------------------------------------------------------
+
+
 def billing_names(opened: Iterable[OpenedUpstream]) -> frozenset[str]:
     """Return the names of all targets that send a bill. A server of your own sends none."""
     return frozenset(
@@ -398,12 +292,6 @@ def billing_names(opened: Iterable[OpenedUpstream]) -> frozenset[str]:
         if not sends_no_bill(each.settings)
         for target in each.targets
     )
-
-
-def _weights(preset: str | None, model: str) -> str:
-    """Return the common name of a provider's model, or its own name if the table has none."""
-    found = None if preset is None else model_table().weights(model, preset)
-    return model if found is None else found.name
 
 
 def price_of(upstream: UpstreamSettings, model: str) -> Price | None:
@@ -441,3 +329,126 @@ def _metered_usd(upstream: UpstreamSettings, attempt: Attempt) -> float | None:
         return None
     used = Tokens(attempt.prompt_tokens, attempt.completion_tokens, cached=attempt.cached_tokens)
     return price.cost_usd(used)
+
+
+# --- cloud providers ------------------------------------------------------------------------------
+
+_AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_AWS_BEARER = "AWS_BEARER_TOKEN_BEDROCK"
+_AWS_ID, _AWS_SECRET, _AWS_TOKEN = (
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+)  # fmt: skip
+_AWS_SERVICE = "bedrock"
+_GOOGLE_REGIONS = ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "CLOUD_ML_REGION")
+_GOOGLE_PROJECTS = ("GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID")
+_GOOGLE_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+_GOOGLE_METADATA = "GCE_METADATA_HOST"
+_GOOGLE_WIDE = {
+    "https://global-aiplatform.": "https://aiplatform.",
+    "https://eu-aiplatform.": "https://aiplatform.eu.rep.",
+    "https://us-aiplatform.": "https://aiplatform.us.rep.",
+}
+"""Google's addresses for locations that are not a single region, by the address that a region would
+have."""
+
+
+class CloudAccess(NamedTuple):
+    """An upstream with its whole address, and the authorisation of its calls."""
+
+    settings: UpstreamSettings
+    headers: Headers = ()
+    """The headers of every call."""
+    signer: Signer | None = None
+    """Signs each call."""
+
+
+def cloud_access(
+    upstream: UpstreamSettings, environ: Mapping[str, str], spawn: Spawn | None = None
+) -> CloudAccess:
+    """Return address and authorisation of an upstream. Reads files.
+
+    Raises ConfigError if one is missing.
+    """
+    match upstream.auth:
+        case "aws":
+            return _aws(upstream, environ)
+        case "google":
+            return _google(upstream, environ, spawn)
+    return CloudAccess(upstream)
+
+
+def _aws(upstream: UpstreamSettings, environ: Mapping[str, str]) -> CloudAccess:
+    """Use a key of the settings, else the variables with a bearer token or with access keys."""
+    region = _found(upstream, "region", upstream.region, _AWS_REGIONS, environ)
+    placed = _placed(upstream, region=region)
+    if upstream.key_variables:
+        return CloudAccess(placed)
+    if bearer := environ.get(_AWS_BEARER):
+        return CloudAccess(placed, ((b"authorization", b"Bearer " + bearer.encode()),))
+    id, secret = environ.get(_AWS_ID), environ.get(_AWS_SECRET)
+    if not id or not secret:
+        raise ConfigError(
+            f"upstream {upstream.name!r}: set the variable {_AWS_BEARER}, or {_AWS_ID} and "
+            f"{_AWS_SECRET}"
+        )
+    keys = AwsKeys(id, secret, environ.get(_AWS_TOKEN) or None)
+    signer = AwsSigner(keys, region=region, service=_AWS_SERVICE, clock=clock)
+    return CloudAccess(placed, signer=signer)
+
+
+def _google(
+    upstream: UpstreamSettings, environ: Mapping[str, str], spawn: Spawn | None
+) -> CloudAccess:
+    """Take tokens from a credentials file, from gcloud or from Google's own machines."""
+    source, file_project = _google_source(upstream, environ)
+    placed = upstream
+    if "{" in upstream.base_url:
+        region = _found(upstream, "region", upstream.region, _GOOGLE_REGIONS, environ)
+        stated = upstream.project or file_project
+        project = _found(upstream, "project", stated, _GOOGLE_PROJECTS, environ)
+        placed = _placed(upstream, region=region, project=project)
+        for regional, wide in _GOOGLE_WIDE.items():
+            if placed.base_url.startswith(regional):
+                address = wide + placed.base_url.removeprefix(regional)
+                placed = msgspec.structs.replace(placed, base_url=address)
+    return CloudAccess(placed, signer=GoogleTokens(upstream.name, source, spawn))
+
+
+def _google_source(
+    upstream: UpstreamSettings, environ: Mapping[str, str]
+) -> tuple[TokenSource, str | None]:
+    """Return the source of tokens, and the project of the credentials file."""
+    file, setting = upstream.credentials_file, f"upstream {upstream.name!r}: credentials_file"
+    if file is None:
+        file, setting = environ.get(_GOOGLE_FILE) or None, _GOOGLE_FILE
+    if file is not None:
+        return from_file(Path(file), setting=setting, proxy=upstream.proxy, clock=clock)
+    program = shutil.which("gcloud", path=environ.get("PATH", ""))
+    if program is not None and not environ.get(_GOOGLE_METADATA):
+        return partial(ask_gcloud, program), None
+    return partial(ask_metadata_server, environ.get(_GOOGLE_METADATA)), None
+
+
+def _found(
+    upstream: UpstreamSettings,
+    setting: str,
+    stated: str | None,
+    variables: tuple[str, ...],
+    environ: Mapping[str, str],
+) -> str:
+    """Return a setting, or the first of its usual variables. Raises ConfigError without any."""
+    found = stated or next(filter(None, map(environ.get, variables)), None)
+    if found is None:
+        raise ConfigError(
+            f"upstream {upstream.name!r}: set its {setting}, or the variable "
+            f"{' or '.join(variables)}"
+        )
+    return found
+
+
+def _placed(upstream: UpstreamSettings, **parts: str) -> UpstreamSettings:
+    """Return the upstream with the parts of its address filled in, such as ``{region}``."""
+    address = upstream.base_url
+    for name, value in parts.items():
+        address = address.replace(f"{{{name}}}", value)
+    return msgspec.structs.replace(upstream, base_url=address, **parts)

@@ -11,7 +11,7 @@ import trustme
 from aiohttp.http_exceptions import TransferEncodingError
 
 from headstart.lab.simulator.faults import Cut, ErrorFrame, InvalidEvent, Stall, Status
-from headstart.middleware.upstreams.outgoing import upstream_error
+from headstart.middleware.upstreams.accounting import upstream_error
 from headstart.settings import UpstreamSettings
 from support.raw_upstream import RawUpstream, raw_upstream
 from support.scripted import ScriptedUpstream

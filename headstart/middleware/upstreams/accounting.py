@@ -1,4 +1,7 @@
-"""The health and figures of upstreams, and the books of the calls that they get."""
+"""The health and figures of upstreams, and the books of the calls that they get.
+
+The last part tells why a call failed, and what follows from it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 
 from headstart.attempts import WON, Attempt, AttemptOutcome, Tokens
-from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused
+from headstart.errors import (
+    HeadstartError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 from headstart.policies.cost import Price, cancelled_cost_usd
 from headstart.policies.routing.failures import (
     CircuitBreaker,
@@ -33,6 +46,7 @@ from headstart.policies.routing.rate_limits import (
 )
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.reply import AnswerWithheld, Reply, Transcript
+from headstart.sockets import NameLookups, reason_of, why_no_tls
 
 if TYPE_CHECKING:
     from headstart.attempts import CostOf
@@ -40,6 +54,7 @@ if TYPE_CHECKING:
     from headstart.dialects.registry import DocumentForm
     from headstart.middleware.client_ledger import Reservation
     from headstart.policies.routing.failures import Failure, Permit
+    from headstart.settings import UpstreamSettings
     from headstart.types import Call
 
 _NO_LOCK = nullcontext()
@@ -446,3 +461,48 @@ def classify_failure(error: HeadstartError, unix: float) -> Failure:
         # filtered, could open the circuit breaker for all callers.
         found = msgspec.structs.replace(found, charges=False)
     return found
+
+
+_QUOTE = re.compile(r"[:\n]|(?<=Bad status line) ")
+"""The place in an error message of aiohttp where it begins to quote the answer."""
+
+
+def upstream_error(upstream: UpstreamSettings, error: Exception, silent_s: float) -> UpstreamError:
+    """Return our error for an error of aiohttp.
+
+    The text of our error goes to the books and the log, so it quotes nothing of the answer.
+    ``silent_s`` is the longest wait for bytes of the answer.
+    """
+    failed: type[UpstreamError] = UpstreamUnreachable
+    kind: FailureKind | None = None
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            failed = UpstreamTimeout
+            addresses = (upstream.base_url, upstream.proxy or "")
+            named = any(urlsplit(each).hostname in NameLookups.under_way for each in addresses)
+            what = "its name was not resolved" if named else "no connection"
+            why = f": {what} within upstream.connect_s, {upstream.connect_s:g} s"
+        case TimeoutError():
+            failed, why = UpstreamTimeout, f" sent nothing for {silent_s:g} s"
+        case aiohttp.ClientSSLError():
+            why = f": {why_no_tls(error)}"
+        case aiohttp.ClientProxyConnectionError():
+            why = f": its proxy cannot be reached: {reason_of(error.os_error)}"
+        case aiohttp.ClientConnectorDNSError():
+            why = f": its name cannot be resolved: {reason_of(error.os_error)}"
+        case aiohttp.ClientConnectorError():
+            why = f": no connection: {reason_of(error.os_error)}"
+        case aiohttp.ClientPayloadError() | PayloadEncodingError():
+            failed, why, kind = UpstreamProtocolError, " broke off its answer", FailureKind.CUT
+        case aiohttp.ClientHttpProxyError():
+            why = f": its proxy answered {error.status}"
+        case aiohttp.ClientResponseError() | HttpProcessingError():
+            told = _QUOTE.split(error.message, maxsplit=1)[0]
+            failed, why = UpstreamProtocolError, f" sent no valid HTTP: {told}"
+        case aiohttp.ServerDisconnectedError():
+            why = " closed the connection without an answer"
+        case OSError() if error.errno:
+            why = f": the connection broke: {reason_of(error)}"
+        case _:
+            why = " closed the connection"
+    return failed(f"upstream {upstream.name}{why}", kind=kind)

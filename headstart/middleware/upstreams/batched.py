@@ -1,8 +1,16 @@
 """Upstreams whose calls go to the provider's batch endpoint: within a day, at half the price.
 
-A call is not answered at once. ``BatchDesk`` keeps it, and the request fails with ``InBatch``. When
-the provider has answered the batch, the same request is made again and gets its answer.
-``BatchTier`` submits the calls of the desk as batches, and waits for their answers.
+A run of ``headstart batch --tier batch`` makes each request twice:
+
+1. ``BatchedUpstream.send`` has no answer for the call. ``BatchDesk`` keeps the call, and the
+   request fails with ``InBatch``.
+2. ``BatchTier.settle`` submits all such calls, as one batch for each upstream, path and model. It
+   waits until the provider has answered the batches, and gives the answers to the desk.
+3. The same request is made again. Now ``send`` finds the answer at the desk.
+
+The *digest* of a call, a hash of its path and body, connects these steps: equal calls have equal
+digests. In a batch, a request is named ``TOKEN-DIGEST``, where the token stands for the submission;
+the second of two equal calls is ``TOKEN-DIGEST-2``.
 """
 
 from __future__ import annotations
@@ -54,14 +62,17 @@ CLOCKS_DIFFER_S = 600.0
 submitted."""
 ANSWER_S = 300.0
 """The longest wait for an answer of the batch endpoint itself. Files take long."""
-_MESSAGES = b"/v1/messages"
-_OPENAI = frozenset(
+LOOK_S = 30.0
+"""Seconds between two requests for the state of a batch that may be ours."""
+_ANTHROPIC_PATH = b"/v1/messages"
+_OPENAI_PATHS = frozenset(
     (b"/v1/chat/completions", b"/v1/responses", b"/v1/embeddings", b"/v1/completions",
      b"/v1/moderations")
 )  # fmt: skip
-_OF_A_BODY = frozenset(("content-type", "content-length", "accept-encoding", "accept"))
+_OF_ONE_CALL = frozenset(("content-type", "content-length", "accept-encoding", "accept"))
+"""The headers of a call that the requests to the batch endpoint do not have."""
+_EXPIRED = "the provider did not answer it within a day"
 T = TypeVar("T")
-_GONE = {"batch_expired": "the provider did not answer it within a day"}
 
 
 class InBatch(RequestError):
@@ -78,6 +89,7 @@ class BatchedCall(NamedTuple):
     path: str
     model: str
     headers: list[tuple[str, str]]
+    """With the key. They are sent with each request to the batch endpoint."""
     body: bytes
 
     @property
@@ -168,12 +180,13 @@ class BatchedUpstream(HTTPUpstream):
     def _batched(self, sent: OutgoingRequest) -> BatchedCall:
         document: Any = msgspec.json.decode(sent.body) if sent.body else None
         model = document.get("model") if isinstance(document, dict) else None
-        if (sent.path not in _OPENAI and sent.path != _MESSAGES) or not isinstance(model, str):
+        is_known = sent.path == _ANTHROPIC_PATH or sent.path in _OPENAI_PATHS
+        if not is_known or not isinstance(model, str):
             raise InvalidRequest(
                 f"upstream {self.name!r} has no batch endpoint for {sent.path.decode('latin-1')} "
                 "that Headstart knows: leave out --tier batch"
             )
-        headers = [(name, value) for name, value in sent.headers if name not in _OF_A_BODY]
+        headers = [(name, value) for name, value in sent.headers if name not in _OF_ONE_CALL]
         return BatchedCall(self, sent.path.decode(), model, headers, sent.body)
 
     async def exchange(
@@ -207,9 +220,9 @@ class BatchedUpstream(HTTPUpstream):
                 f"upstream {self.name}: {method} {path} failed: {type(error).__name__}"
             ) from error
         if response.status >= 300:
-            said = error_message(read) or "without a message"
+            why = error_message(read) or "without a message"
             raise UpstreamRefused(
-                f"upstream {self.name}: {method} {path}: {response.status}: {said}",
+                f"upstream {self.name}: {method} {path}: {response.status}: {why}",
                 status=response.status,
                 headers=(),
                 body=read,
@@ -232,13 +245,12 @@ class BatchState(NamedTuple):
 class BatchEndpoint(Protocol):
     """The batch endpoint of a provider, for calls with one upstream, path and model.
 
-    Each request of a batch is named by the token of its submission and the digest of its call.
     Methods raise UpstreamError.
     """
 
-    most: int
-    """The most requests of a batch."""
+    most_calls: int
     most_bytes: int
+    """The most calls of a batch, and the most bytes of their bodies."""
 
     async def submit(self, token: str, calls: Mapping[str, BatchedCall]) -> str:
         """Make a batch of calls, by name, and return its id."""
@@ -257,15 +269,15 @@ class BatchEndpoint(Protocol):
 
 
 def endpoint_of(call: BatchedCall) -> BatchEndpoint:
-    """Return the endpoint for a call and those like it."""
-    form = _Anthropic if call.path.encode() == _MESSAGES else _OpenAI
+    """Return the endpoint for the calls with a call's upstream, path and model."""
+    form = _Anthropic if call.path.encode() == _ANTHROPIC_PATH else _OpenAI
     return form(call)
 
 
 class _EndpointForm:
-    """The common part of both endpoints."""
+    """The common part of both endpoints. ``call`` is any call of the batch."""
 
-    most, most_bytes = 50_000, 150 * 2**20
+    most_calls, most_bytes = 50_000, 150 * 2**20
 
     def __init__(self, call: BatchedCall) -> None:
         self._call = call
@@ -285,13 +297,16 @@ class _EndpointForm:
         name = self._call.upstream.name
         return UpstreamProtocolError(f"upstream {name}: the answer of {path} cannot be read")
 
-    async def _pages(self, path: str, after: str) -> AsyncIterator[dict[str, Any]]:
-        """Yield the batches of a list, the newest first."""
+    async def _batches(self, path: str, after: str) -> AsyncIterator[dict[str, Any]]:
+        """Yield all batches of the key, the newest first.
+
+        The list comes in pages. The parameter ``after`` names the last batch of the page before.
+        """
         query = "limit=100"
         while True:
             page = await self._ask("GET", path, query=query)
-            for each in page["data"]:
-                yield each
+            for batch in page["data"]:
+                yield batch
             if not page.get("has_more") or not page["data"]:
                 return
             query = f"limit=100&{after}={quote(page['data'][-1]['id'], safe='')}"
@@ -321,20 +336,20 @@ class _OpenAI(_EndpointForm):
             for name, call in calls.items()
         ]
         boundary = f"headstart-{token}"
-        body = _form(boundary, f"headstart-{token}.jsonl", b"\n".join(lines) + b"\n")
-        kind = f"multipart/form-data; boundary={boundary}"
-        file = await self._ask("POST", "/v1/files", body, content_type=kind)
-        asked = {
+        form = _upload_form(boundary, f"headstart-{token}.jsonl", b"\n".join(lines) + b"\n")
+        content_type = f"multipart/form-data; boundary={boundary}"
+        file = await self._ask("POST", "/v1/files", form, content_type=content_type)
+        wanted = {
             "input_file_id": file["id"],
             "endpoint": path,
             "completion_window": WINDOW,
             "metadata": {MARK: token},
         }
-        made = await self._ask("POST", "/v1/batches", msgspec.json.encode(asked))
-        return str(made["id"])
+        batch = await self._ask("POST", "/v1/batches", msgspec.json.encode(wanted))
+        return str(batch["id"])
 
     async def find(self, token: str, since: float, count: int) -> str | None:  # noqa: ARG002
-        async for batch in self._pages("/v1/batches", "after"):
+        async for batch in self._batches("/v1/batches", "after"):
             if batch["created_at"] < since - CLOCKS_DIFFER_S:
                 return None
             if (batch.get("metadata") or {}).get(MARK) == token:
@@ -369,7 +384,8 @@ class _OpenAI(_EndpointForm):
             body = msgspec.json.encode(response["body"])
             return BatchedAnswer(response["status_code"], body)
         error = row["error"] or {}
-        return _failed(_GONE.get(str(error.get("code")), error.get("message")))
+        is_expired = error.get("code") == "batch_expired"
+        return _failed(_EXPIRED if is_expired else error.get("message"))
 
 
 class _Anthropic(_EndpointForm):
@@ -379,15 +395,15 @@ class _Anthropic(_EndpointForm):
         requests = [
             {"custom_id": name, "params": msgspec.Raw(call.body)} for name, call in calls.items()
         ]
-        made = await self._ask("POST", self._PATH, msgspec.json.encode({"requests": requests}))
-        return str(made["id"])
+        batch = await self._ask("POST", self._PATH, msgspec.json.encode({"requests": requests}))
+        return str(batch["id"])
 
     async def find(self, token: str, since: float, count: int) -> str | None:
         """Find the batch by the names in its results, because this API keeps no token with a batch.
 
         So this waits for the end of each batch with the same number of requests.
         """
-        async for batch in self._pages(self._PATH, "after_id"):
+        async for batch in self._batches(self._PATH, "after_id"):
             if datetime.fromisoformat(batch["created_at"]).timestamp() < since - CLOCKS_DIFFER_S:
                 return None
             if sum(batch["request_counts"].values()) != count:
@@ -420,22 +436,19 @@ class _Anthropic(_EndpointForm):
                 status = 400 if kind == "invalid_request_error" else 500
                 return BatchedAnswer(status, msgspec.json.encode(result["error"]))
             case "expired":
-                return _failed(_GONE["batch_expired"])
+                return _failed(_EXPIRED)
             case other:
                 return _failed(f"the provider says that it is {other}")
 
 
-LOOK_S = 30.0
-"""Seconds between two requests for the state of a batch that may be ours."""
-
-
 def _failed(message: str | None) -> BatchedAnswer:
+    """Return an answer for a request without one."""
     error = {"type": "batch_error", "message": message or "the provider gave no answer"}
     return BatchedAnswer(500, msgspec.json.encode({"type": "error", "error": error}))
 
 
-def _form(boundary: str, filename: str, data: bytes) -> bytes:
-    """Return a form with a file for a batch."""
+def _upload_form(boundary: str, filename: str, data: bytes) -> bytes:
+    """Return the form that uploads a file of requests for a batch."""
     head = (
         f'--{boundary}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="{filename}"\r\n'
@@ -451,6 +464,7 @@ FIRST_LOOK_S, SLOWER, LONGEST_LOOK_S = 1.0, 1.5, 60.0
 MOST_FAILURES = 10
 """Number of failures of the endpoint in a row that end the run."""
 _PASSING = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
+"""The statuses of errors after which the same request may succeed."""
 
 
 class _Running(NamedTuple):
@@ -458,6 +472,11 @@ class _Running(NamedTuple):
 
     submission: Submission
     endpoint: BatchEndpoint
+
+    @property
+    def id(self) -> str:
+        """The provider's id of the batch."""
+        return self.submission.batch or ""
 
 
 class BatchTier:
@@ -471,11 +490,13 @@ class BatchTier:
         self.desk = desk
         self._journal = journal
         self._calls: dict[str, list[BatchedCall]] = defaultdict(list)
-        """The calls that wait, by their digests."""
+        """The calls that wait for ``settle``, by their digests. ``settle`` takes all of them."""
         self.submitted = 0
+        """Number of requests in the batches of this round."""
         self.done = 0
-        """Number of requests in batches that the provider has answered."""
+        """Number of those that the provider has answered."""
         self.batches = 0
+        """Number of batches of all rounds."""
         self._taken: list[Submission] = []
         """The batches whose answers the desk has."""
 
@@ -491,10 +512,10 @@ class BatchTier:
             self._calls[call.digest].append(call)
         return call.digest
 
-    async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
+    async def settle(self, sleep: Callable[[float], Awaitable[bool]]) -> bool:
         """Submit all calls that wait, and take the answers; return False if the run was stopped.
 
-        ``rest`` waits for some seconds, and returns False if the run was stopped. Raises
+        ``sleep`` waits for some seconds, and returns False if the run was stopped. Raises
         HeadstartError.
         """
         self.submitted = sum(map(len, self._calls.values()))
@@ -503,12 +524,13 @@ class BatchTier:
         for calls in self._groups():
             running.append(await self._submit(calls))
         self.batches += len(running)
-        ended = await self._wait(running, rest)
-        if ended:
+        have_ended = await self._wait(running, sleep)
+        self._taken = []
+        if have_ended:
             for each in running:
                 await self._fetch(each)
-        self._taken = [each.submission for each in running] if ended else []
-        return ended
+            self._taken = [each.submission for each in running]
+        return have_ended
 
     async def close_round(self) -> None:
         """Note that the answers are in the journal: what failed may be submitted again.
@@ -524,20 +546,19 @@ class BatchTier:
     async def _find_running(self) -> list[_Running]:
         """Return the batches of earlier runs that contain waiting calls, and take these calls."""
         running: list[_Running] = []
-        for submission in tuple(self._journal.submissions.values()):
-            wanted = Counter(submission.digests)
-            calls = [each for digest in wanted for each in self._calls.get(digest, ())]
-            if submission.over or not calls:
+        for known in tuple(self._journal.submissions.values()):
+            counts = Counter(known.digests)
+            calls = [call for digest in counts for call in self._calls.get(digest, ())]
+            if known.over or not calls:
                 continue
-            endpoint = endpoint_of(calls[0])
-            known = submission
-            if known.batch is None:
-                id = await _find(endpoint, submission)
+            endpoint, submission = endpoint_of(calls[0]), known
+            if known.batch is None:  # the run was killed before it noted the provider's id
+                id = await _find(endpoint, known)
                 if id is None:
                     continue  # the provider never got this batch: its calls are submitted again
-                known = await self._note(msgspec.structs.replace(submission, batch=id))
-            running.append(_Running(known, endpoint))
-            for digest, count in wanted.items():
+                submission = await self._note(msgspec.structs.replace(known, batch=id))
+            running.append(_Running(submission, endpoint))
+            for digest, count in counts.items():
                 del self._calls[digest][:count]
         return running
 
@@ -549,21 +570,10 @@ class BatchTier:
                 groups[call.upstream.name, call.path, call.model].append(call)
         self._calls.clear()
         for calls in groups.values():
-            endpoint = endpoint_of(calls[0])
-            chunk: list[BatchedCall] = []
-            size = 0
-            for call in calls:
-                if chunk and (
-                    len(chunk) == endpoint.most or size + len(call.body) > endpoint.most_bytes
-                ):
-                    yield chunk
-                    chunk, size = [], 0
-                chunk.append(call)
-                size += len(call.body)
-            yield chunk
+            yield from _chunks(calls, endpoint_of(calls[0]))
 
     async def _submit(self, calls: list[BatchedCall]) -> _Running:
-        """Make a batch. It may exist in spite of a failure, so it is looked for first."""
+        """Make a batch. If that failed, the batch may exist all the same: look for it first."""
         endpoint, token = endpoint_of(calls[0]), secrets.token_hex(6)
         now = time.time()  # noqa: TID251 - the provider's times are Unix seconds, too
         submission = Submission(
@@ -581,6 +591,7 @@ class BatchTier:
         return _Running(await self._note(msgspec.structs.replace(submission, batch=id)), endpoint)
 
     async def _note(self, submission: Submission) -> Submission:
+        """Write a submission to the journal, and return it. Raises HeadstartError."""
         try:
             await asyncio.to_thread(self._journal.submit, submission)
         except OSError as error:
@@ -590,49 +601,72 @@ class BatchTier:
     # --- answers -----------------------------------------------------------------------------
 
     async def _wait(
-        self, running: Iterable[_Running], rest: Callable[[float], Awaitable[bool]]
+        self, running: Iterable[_Running], sleep: Callable[[float], Awaitable[bool]]
     ) -> bool:
-        """Look at the batches until all have ended; return False if the run was stopped."""
+        """Look at the batches until all have ended; return False if the run was stopped.
+
+        It bears some failures of the endpoint: a run may take a day.
+        """
         left, done = list(running), dict[str, int]()
         look_s, failures = FIRST_LOOK_S, 0
         while True:
             before = self.done
             for each in tuple(left):
-                token = each.submission.token
                 try:
-                    state = await each.endpoint.state(each.submission.batch or "")
+                    state = await each.endpoint.state(each.id)
                 except UpstreamError as error:
                     failures += 1
                     if not _passes(error) or failures >= MOST_FAILURES:
                         raise
                     continue
                 failures = 0
-                done[token] = state.done
+                requests = len(each.submission.digests)
+                done[each.submission.token] = requests if state.ended else state.done
                 if state.ended:
                     left.remove(each)
-                    done[token] = len(each.submission.digests)
             self.done = sum(done.values())
             if not left:
                 return True
             look_s = FIRST_LOOK_S if self.done > before else min(look_s * SLOWER, LONGEST_LOOK_S)
-            if not await rest(look_s):
+            if not await sleep(look_s):
                 return False
 
     async def _fetch(self, each: _Running) -> None:
+        """Give the answers of a batch to the desk."""
+
         async def read() -> list[tuple[str, BatchedAnswer]]:
-            return [row async for row in each.endpoint.results(each.submission.batch or "")]
+            return [row async for row in each.endpoint.results(each.id)]
 
         for name, answer in await _retried(read):
-            self.desk.answered(name.split("-")[1], answer)
+            self.desk.answered(_digest_in(name), answer)
+
+
+def _chunks(calls: Iterable[BatchedCall], endpoint: BatchEndpoint) -> Iterator[list[BatchedCall]]:
+    """Yield the calls in lists that are small enough for one batch each."""
+    chunk: list[BatchedCall] = []
+    size = 0
+    for call in calls:
+        is_full = len(chunk) == endpoint.most_calls or size + len(call.body) > endpoint.most_bytes
+        if chunk and is_full:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(call)
+        size += len(call.body)
+    yield chunk
 
 
 def _named(token: str, calls: Iterable[BatchedCall]) -> Iterator[tuple[str, BatchedCall]]:
-    """Yield each call with its name in the batch; equal calls get a number."""
+    """Yield each call with its name in the batch, ``TOKEN-DIGEST``; equal calls get a number."""
     seen = Counter[str]()
     for call in calls:
         seen[call.digest] += 1
         number = "" if seen[call.digest] == 1 else f"-{seen[call.digest]}"
         yield f"{token}-{call.digest}{number}", call
+
+
+def _digest_in(name: str) -> str:
+    """Return the digest in a name that ``_named`` has made."""
+    return name.split("-")[1]
 
 
 async def _find(endpoint: BatchEndpoint, submission: Submission) -> str | None:
@@ -643,7 +677,7 @@ async def _find(endpoint: BatchEndpoint, submission: Submission) -> str | None:
 async def _retried(
     ask: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]] | None = None
 ) -> T:
-    """Ask, and again after an error that passes, unless ``find`` then finds the result."""
+    """Ask, and again after an error that passes, unless ``find`` finds a result then."""
     pause_s = FIRST_LOOK_S
     while True:
         try:
@@ -658,4 +692,5 @@ async def _retried(
 
 
 def _passes(error: UpstreamError) -> bool:
+    """Tell whether the same request may succeed later: the provider has not refused it."""
     return not isinstance(error, UpstreamRefused) or error.status in _PASSING

@@ -1,15 +1,24 @@
-"""Writes the request that a provider gets for a call, and begins to read its answer."""
+"""Writes the request that a provider gets for a call, and begins to read its answer.
+
+A call comes in the dialect of its client, and the provider is asked in a dialect of its ``own``:
+
+- If they are equal, ``RequestWriter`` sends the client's bytes with the fewest edits. For example,
+  an upstream with ``models = { fast = "gpt-4o-mini" }`` gets ``{"model": "gpt-4o-mini", …}`` for
+  ``{"model": "fast", …}``, and ``transforms`` is ``("model",)``.
+- If they differ, it writes a new request, and the answer is translated back.
+- Calls that are no chats are relayed: only the name of the model may change.
+
+``IncomingAnswer.begin`` chooses the reader of the answer's body in the same three cases.
+"""
 
 from __future__ import annotations
 
-import re
 import zlib
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import aiohttp
 import msgspec
-from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
@@ -26,13 +35,7 @@ from headstart.dialects.registry import (
 )
 from headstart.dialects.request_form import ATTRIBUTION, KEYED, MARKED
 from headstart.dialects.requests import THINKING_MARK, without_dropped_tools
-from headstart.errors import (
-    InvalidRequest,
-    UpstreamError,
-    UpstreamProtocolError,
-    UpstreamTimeout,
-    UpstreamUnreachable,
-)
+from headstart.errors import InvalidRequest, UpstreamProtocolError, UpstreamRefused
 from headstart.middleware.reading import (
     MAX_DOCUMENT_BYTES,
     BodyReader,
@@ -48,9 +51,7 @@ from headstart.middleware.translated_reading import (
 )
 from headstart.middleware.upstreams.refused_values import REFUSALS, RefusedValues, ValueRefused
 from headstart.policies.callers import NameMemo, NamesMemo, is_secret, is_secret_parameter, picker
-from headstart.policies.routing.failures import FailureKind
 from headstart.reply import EVENT_STREAMS, Reply, Transcript
-from headstart.sockets import NameLookups, reason_of, why_no_tls
 from headstart.types import (
     UNDECODABLE,
     CacheMarks,
@@ -63,7 +64,9 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+
+    from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 
     from headstart.dialects.dialect import EventEncoder, UpstreamDialect
     from headstart.settings import UpstreamSettings
@@ -73,329 +76,33 @@ HOP_BY_HOP = frozenset(
     b" transfer-encoding upgrade".split()
 )
 _NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+"""The headers of a client that no provider gets."""
 OWN_PREFIX = b"x-headstart-"
-_NEUTRAL = frozenset(
-    b"accept-language baggage traceparent tracestate user-agent x-request-id".split()
-)
-
-
-def _holds_secret(pair: bytes) -> bool:
-    """Tell whether a ``name=value`` of a query is a secret, by its name.
-
-    ``;`` separates such pairs, too, because some servers read it so.
-    """
-    names = [part.partition(b"=")[0] for part in pair.split(b";")]
-    return any(is_secret_parameter(unquote_to_bytes(name)) for name in names)
-
-
-def neutral_headers(
-    headers: Headers, query: bytes, credential: Headers | None, key_header: tuple[bytes, bytes]
-) -> list[tuple[str, str]]:
-    """Return the headers for a provider of another dialect than the client's.
-
-    Only headers that belong to no dialect are kept. ``credential`` has the headers with the
-    upstream's own key; if it is None, the client's key is sent in the provider's ``key_header``.
-    """
-    kept = [pair for pair in headers if pair[0] in _NEUTRAL]
-    if credential is None:
-        key = _key_of(headers, query)
-        name, prefix = key_header
-        credential = () if key is None else ((name, prefix + key),)
-    own = ("content-type", "application/json"), ("accept-encoding", "identity")
-    return [*_as_text((*kept, *credential)), *own]
-
-
-def _as_text(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-
-
-def _with_model(query: bytes, named: str, real: str) -> bytes:
-    """Return a query with the upstream's own name for the model in it."""
-    pairs = [
-        b"model=" + quote(real, safe="").encode()
-        if dict(parse_qsl(pair.decode("latin-1"))).get("model") == named
-        else pair
-        for pair in query.split(b"&")
-    ]
-    return b"&".join(pairs)
-
-
-def _key_of(headers: Headers, query: bytes) -> bytes | None:
-    """Return the caller's bare key, from a header or from ``?key=``. Raises InvalidRequest."""
-    for name, value in headers:
-        if name == b"authorization":
-            scheme, _, key = value.partition(b" ")
-            if scheme.lower() == b"bearer" and key:
-                return key.strip()
-        elif name in KEY_HEADERS:
-            return value
-    pairs = parse_qsl(query.decode("latin-1"))
-    named = next((value for name, value in pairs if name == "key"), "")
-    if not named.isprintable():
-        raise InvalidRequest("key: this API key has a control character, which no header can hold")
-    return named.encode() or None
-
-
-_EVENTS = "text/event-stream"
-
-
-class AnswerHead(msgspec.Struct, frozen=True, gc=False):
-    """The status and the headers of an upstream's answer."""
-
-    status: int
-    headers: Headers
-    """The end-to-end headers, with names in lower case."""
-    is_stream: bool
-    is_plain: bool
-    """The body is not compressed."""
-    has_length: bool
-
-    def labelled(self, *, is_stream: bool) -> AnswerHead:
-        """Return the head with the media type of an event stream, or of JSON."""
-        kept = tuple([pair for pair in self.headers if pair[0] != b"content-type"])
-        media_type = _EVENTS if is_stream else "application/json"
-        headers = (*kept, (b"content-type", media_type.encode()))
-        return replace(self, headers=headers, is_stream=is_stream)
-
-
-_UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
-"""Control characters, which no server writes into a header."""
-
-
-class _EndToEnd(msgspec.Struct, frozen=True):
-    """Facts about the headers of an answer that follow from their names."""
-
-    names: tuple[bytes, ...]
-    """The names of the end-to-end headers, in lower case."""
-    pick: Callable[[Headers], Headers]
-    """Takes these headers out of all headers."""
-    are_lower: bool
-    """The upstream writes these names in lower case, too."""
-    connection: tuple[int, ...]
-    """The places of the headers ``connection``, which name further hop-by-hop headers."""
-    kind: int | None
-    """The place of the first ``content-type`` among ``names``."""
-    encoding: int | None
-    has_length: bool
-
-
-def _end_to_end(names: tuple[bytes, ...]) -> _EndToEnd:
-    lower = [name.lower() for name in names]
-    places = [place for place, name in enumerate(lower) if name not in HOP_BY_HOP]
-    kept = tuple([lower[place] for place in places])
-    return _EndToEnd(
-        kept,
-        picker(places),
-        all(names[place] == lower[place] for place in places),
-        tuple([place for place, name in enumerate(lower) if name == b"connection"]),
-        kept.index(b"content-type") if b"content-type" in kept else None,
-        kept.index(b"content-encoding") if b"content-encoding" in kept else None,
-        b"content-length" in kept,
-    )
-
-
-_heads = NamesMemo(_end_to_end)
-
-
-def read_head(status: int, headers: Headers, secrets: tuple[bytes, ...] = ()) -> AnswerHead:
-    """Read the headers of an answer, with asterisks in place of ``secrets``.
-
-    Raises UpstreamProtocolError for a status or a header that no server could pass on.
-    """
-    if not 200 <= status < 600:
-        raise UpstreamProtocolError(f"the upstream answered with status {status}")
-    found = _heads[tuple([name for name, _ in headers])]
-    kept = found.pick(headers)
-    values = [value for _, value in kept]
-    written = b"".join(values)
-    if len(written.translate(None, _UNWRITABLE)) != len(written):
-        raise UpstreamProtocolError("a header of the upstream has control characters")
-    if secrets:  # some providers return what they were sent
-        values = [_masked(value, secrets) for value in values]
-    if secrets or not found.are_lower:
-        kept = tuple(zip(found.names, values, strict=True))
-    kind = None if found.kind is None else values[found.kind]
-    encoding = None if found.encoding is None else values[found.encoding]
-    is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
-    is_plain = encoding is None or encoding.strip().lower() == b"identity"
-    for place in found.connection:
-        named = {part.strip().lower() for part in headers[place][1].split(b",")} - HOP_BY_HOP
-        kept = tuple(pair for pair in kept if pair[0] not in named) if named else kept
-    return AnswerHead(status, kept, is_stream, is_plain, found.has_length)
-
-
-class IncomingAnswer(msgspec.Struct, frozen=True):
-    """The dialects of a call's client and upstream. Without both, an answer passes unread."""
-
-    call: Call
-    client: Dialect | None
-    own: UpstreamDialect | None
-    """The upstream's dialect."""
-    now: float
-    """Unix seconds."""
-    model: str = ""
-    """The upstream's name of the requested model."""
-    usage_beside: bool = False
-    """The upstream has no option to ask for the usage of a stream. It may report it anyway."""
-
-    def may_be_labelled_wrongly(self, head: AnswerHead) -> bool:
-        """Tell whether an answer may be what was asked for, although its media type is another.
-
-        The providers' own clients ignore the media type.
-        """
-        own = self.own
-        if own is None or self.call.request is None:
-            return False
-        return head.is_plain and head.status < 300 and own.stream_type == _EVENTS
-
-    def begin(
-        self, head: AnswerHead, transcript: Transcript, *, strip_usage: bool
-    ) -> tuple[int, Headers, BodyReader]:
-        """Return the answer's status and headers for the client, and the reader of its body.
-
-        ``strip_usage``: remove the chunk with the usage. Raises UpstreamProtocolError if the body
-        has to be translated or assembled and is compressed.
-        """
-        status, headers, is_stream = head.status, head.headers, head.is_stream
-        client, own, call = self.client, self.own, self.call
-        request = call.request
-        if strip_usage and head.has_length:
-            headers = tuple([pair for pair in headers if pair[0] != b"content-length"])
-        if client is None or own is None or request is None:
-            held = call.dialect in DOCUMENTS and status < 300 and head.is_plain
-            return status, headers, WholeReader() if held else BodyReader()
-        translates, as_stream = client is not own, request.stream and status < 400
-        if not head.is_plain and (translates or call.streamed_upstream):
-            raise UpstreamProtocolError("the upstream compressed its answer against our wish")
-        if translates or (call.streamed_upstream and is_stream):
-            types = client.content_types
-            content_type = types.stream if as_stream else types.json
-            headers = translate_headers(headers, own, client, content_type=content_type)
-        if translates:
-            naming = self._naming(client, request)
-            encoder = self._encoder(client, request, naming) if as_stream else None
-            reader: BodyReader
-            if status >= 400 or not is_stream:
-                reader = DocumentTranslator(own, client, status, naming, encoder)
-            elif encoder is None:
-                reader = StreamAssembler(own, client, naming, transcript)
-            else:
-                reader = Reencoder(own, client, naming, encoder)
-            return translate_status(status, client), headers, reader
-        if not head.is_plain:
-            return status, headers, BodyReader()
-        if is_stream and call.streamed_upstream:
-            naming = self._naming(client, request)
-            return status, headers, StreamAssembler(own, client, naming, transcript)
-        if is_stream:
-            choices = max(1, request.choices)
-            frames = FrameReader(client, call.id, strip_usage=strip_usage, choices=choices)
-            return status, headers, frames
-        return status, headers, DocumentReader(client, status, usage_beside=self.usage_beside)
-
-    def _naming(self, client: Dialect, request: ChatRequest) -> AnswerNames:
-        return AnswerNames(
-            self.call.id,
-            client.new_id(),
-            int(self.now),
-            client.asks_functions(request),
-            self.call.prompt_tokens,
-            shows_reasoning=client.shows_reasoning(request),
-            model=self.model,
-            choices=max(1, request.choices),
-            echo=None if client.echo is None else client.echo(request.document),
-            asked=request.document,
-            tool_names=client.form.tool_names(request.document),
-            call_kinds=client.form.call_kinds(request.document),
-        )
-
-    def _encoder(self, client: Dialect, request: ChatRequest, naming: AnswerNames) -> EventEncoder:
-        encoder = client.encoder(
-            naming.answer_id, naming.created, include_usage=request.include_usage
-        )
-        if naming.echo is not None:
-            encoder.feed((ExtraDelta(fields=naming.echo, choice=None),))
-        if client.tells_prompt_first:
-            estimate = client.usage(Tokens(prompt=self.call.prompt_tokens))
-            encoder.feed((UsageReported(usage=estimate),))
-        return encoder
-
-
-async def pieces_of(
-    body: bytes, reader: BodyReader, transcript: Transcript
-) -> AsyncGenerator[Piece]:
-    """Yield the pieces of a body that is whole."""
-    for piece in (reader.feed(body), reader.end()):
-        transcript.add(piece)
-        yield piece
-
-
+SHORTEST_SECRET = 8
+"""The length of the shortest key that is masked in errors. A shorter one may also be a word."""
+READ_BYTES = 16 * 1024
+"""The most bytes of an answer that are read before other tasks get their turn: some 10 us each."""
 AFTER_END_S = 1.0
 """Seconds to wait for the end of the body after the answer is whole. If it comes in time, the next
 call can use the connection."""
-
-
+_NEUTRAL = frozenset(
+    b"accept-language baggage traceparent tracestate user-agent x-request-id".split()
+)
+"""The headers of a client that have the same meaning in each dialect."""
 _LISTS = ("anthropic-beta", "openai-beta")  # the caller and the settings may both name something
 _FURTHER_QUIRKS = Quirks(attribution=False)
 _VERSIONED = b"/v1/"
 _ENCODING = b"accept-encoding"
+_EVENTS = "text/event-stream"
 _OF_A_DEPLOYMENT = frozenset(
     b"audio/speech audio/transcriptions audio/translations chat/completions completions"
     b" embeddings images/edits images/generations".split()
 )
 """Azure's operations whose path names the deployment; for others the body names the model."""
+_UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
+"""Control characters, which no server writes into a header."""
 
-
-SHORTEST_SECRET = 8
-"""The length of the shortest key that is masked in errors. A shorter one may also be a word."""
-
-READ_BYTES = 16 * 1024
-"""The most bytes of an answer that are read before other tasks get their turn: some 10 us each."""
-
-
-def _masked(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
-    """Return bytes with asterisks in place of secrets."""
-    for secret in secrets:
-        data = data.replace(secret, b"*" * len(secret))
-    return data
-
-
-class MaskedBody:
-    """Reads a body with asterisks in place of secrets.
-
-    If the last bytes may be the beginning of a secret, they are kept back until more bytes come.
-    """
-
-    def __init__(self, content: aiohttp.StreamReader, secrets: tuple[bytes, ...]) -> None:
-        self._content = content
-        self._secrets = secrets
-        self._within = frozenset(b"".join(secrets))
-        self._rest = b""
-
-    def at_eof(self) -> bool:
-        """Tell whether all bytes were read."""
-        return not self._rest and self._content.at_eof()
-
-    async def read(self, most: int) -> bytes:
-        """Return bytes, and wait for them if none have arrived. ``b""`` is the end of the body."""
-        while True:
-            read = await self._content.read(most)
-            data, self._rest = _masked(self._rest + read, self._secrets), b""
-            if not (read and data[-1] in self._within):
-                return data
-            start = len(data) - self._begun(data)
-            data, self._rest = data[:start], data[start:]
-            if data:
-                return data
-
-    def _begun(self, data: bytes) -> int:
-        """Return the length of the longest suffix of ``data`` that is a prefix of a secret."""
-        return max(
-            length
-            for secret in self._secrets
-            for length in range(len(secret))
-            if data.endswith(secret[:length])
-        )
+# --- the request ----------------------------------------------------------------------------------
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
@@ -423,7 +130,7 @@ class RequestWriter:
         self._names = NameMemo(self._passing)
         """The text of each header name that passes; "" for other names."""
         self._plain_names = NameMemo(lambda name: "" if name == _ENCODING else self._names[name])
-        self._keys = _as_text(credential or ())
+        self._keys = as_text(credential or ())
         values = [value.rpartition(b" ")[2] for _, value in credential or ()]
         self.secrets = tuple(each for each in values if len(each) >= SHORTEST_SECRET)
         """The values of the upstream's own keys."""
@@ -456,7 +163,7 @@ class RequestWriter:
                 sent = replace(sent, body=marked, transforms=(*sent.transforms, name))
         model = call.deployment if call.request is None else call.request.model
         real = upstream.models.get(model, model)
-        if client is not own:
+        if client is not own:  # a translated call is sent without the values that were refused
             body, refused = self.refused.without(real, sent.body)
             if refused:
                 dropped = [f"dropped:{name}" for name in refused]
@@ -585,28 +292,28 @@ class RequestWriter:
         if own.apply_quirks and (has_quirks or THINKING_MARK in body):
             body, dropped = own.apply_quirks(body, request, quirks)
             names += (f"dropped:{name}" for name in dropped)
-        members: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         real = upstream.models.get(request.model, request.model)
         if real != request.model:
             names.append("model")
             renamed = own.operations and own.operations.with_model(path, real)
             if renamed:
                 path = renamed
-            else:
-                members["model"] = real
+            else:  # the body names the model, and not the path
+                fields["model"] = real
         if call.streamed_upstream:
             names.append("fold")
+            request = replace(request, stream=True)
             streamed = own.operations and own.operations.streamed(path, query)
             if streamed:
                 path, query = streamed
             else:
-                members["stream"] = True
-            request = replace(request, stream=True)
+                fields["stream"] = True
         if upstream.fields:
-            members.update(upstream.fields)
             names.append("fields")
-        if members:
-            body = _with_members(body, members)
+            fields.update(upstream.fields)
+        if fields:
+            body = _with_fields(body, fields)
         asks_usage = upstream.include_usage and quirks.stream_usage
         if asks_usage and reads_answer and request.stream:
             with_usage = own.add_usage(body, request)
@@ -632,7 +339,7 @@ class RequestWriter:
         names += ["model"] if real != request.model else []
         names += ["fold"] if call.streamed_upstream else []
         names += ["fields"] if upstream.fields else []
-        body = _with_members(written.body, upstream.fields) if upstream.fields else written.body
+        body = _with_fields(written.body, upstream.fields) if upstream.fields else written.body
         names += [f"dropped:{name}" for name in written.dropped]
         headers = neutral_headers(call.headers, call.query_string, self._credential, own.key_header)
         headers.append(("accept", own.stream_type if streams else "application/json"))
@@ -650,11 +357,29 @@ def _renamed(sent: OutgoingRequest, call: Call, real: str) -> OutgoingRequest:
     if not sent.body:
         return replace(sent, query=_with_model(sent.query, call.model, real))
     try:
-        body = _with_members(sent.body, {"model": real})
+        body = _with_fields(sent.body, {"model": real})
     except UNDECODABLE:
         # The path names the model, and the body is not a JSON object: the upstream decides.
         return sent
     return replace(sent, body=body, transforms=("model",))
+
+
+def _with_model(query: bytes, named: str, real: str) -> bytes:
+    """Return a query with the upstream's own name for the model in it."""
+    pairs = [
+        b"model=" + quote(real, safe="").encode()
+        if dict(parse_qsl(pair.decode("latin-1"))).get("model") == named
+        else pair
+        for pair in query.split(b"&")
+    ]
+    return b"&".join(pairs)
+
+
+def _with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Return a JSON object with these fields. The values of its other fields keep their bytes."""
+    document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    document.update((name, msgspec.Raw(msgspec.json.encode(each))) for name, each in fields.items())
+    return msgspec.json.encode(document)
 
 
 def _marked(
@@ -683,12 +408,21 @@ def _at_deployment(sent: OutgoingRequest, model: str, version: str) -> OutgoingR
     return replace(sent, path=path, query=query)
 
 
-def _with_members(body: bytes, members: Mapping[str, Any]) -> bytes:
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    fields.update(
-        (name, msgspec.Raw(msgspec.json.encode(value))) for name, value in members.items()
-    )
-    return msgspec.json.encode(fields)
+def neutral_headers(
+    headers: Headers, query: bytes, credential: Headers | None, key_header: tuple[bytes, bytes]
+) -> list[tuple[str, str]]:
+    """Return the headers for a provider of another dialect than the client's.
+
+    Only headers that belong to no dialect are kept. ``credential`` has the headers with the
+    upstream's own key; if it is None, the client's key is sent in the provider's ``key_header``.
+    """
+    kept = [pair for pair in headers if pair[0] in _NEUTRAL]
+    if credential is None:
+        key = _key_of(headers, query)
+        name, prefix = key_header
+        credential = () if key is None else ((name, prefix + key),)
+    own = ("content-type", "application/json"), ("accept-encoding", "identity")
+    return [*as_text((*kept, *credential)), *own]
 
 
 def _key_for(main: UpstreamDialect, call: Call) -> list[tuple[str, str]]:
@@ -697,19 +431,36 @@ def _key_for(main: UpstreamDialect, call: Call) -> list[tuple[str, str]]:
     key = _key_of(call.headers, call.query_string)
     if key is None or any(known == name for known, _ in call.headers):
         return []
-    return _as_text([(name, prefix + key)])
+    return as_text([(name, prefix + key)])
 
 
-def is_of_handshake(name: str) -> bool:
-    """Tell whether a header of a WebSocket handshake must not be passed on: it is hop-by-hop."""
-    return name.startswith("sec-websocket-")
-
-
-def content_length(headers: Headers) -> Iterator[tuple[str, str]]:
-    """Yield the client's ``content-length`` header, if it sent one."""
+def _key_of(headers: Headers, query: bytes) -> bytes | None:
+    """Return the caller's bare key, from a header or from ``?key=``. Raises InvalidRequest."""
     for name, value in headers:
-        if name == b"content-length":
-            yield "content-length", value.decode("latin-1")
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            if scheme.lower() == b"bearer" and key:
+                return key.strip()
+        elif name in KEY_HEADERS:
+            return value
+    pairs = parse_qsl(query.decode("latin-1"))
+    named = next((value for name, value in pairs if name == "key"), "")
+    if not named.isprintable():
+        raise InvalidRequest("key: this API key has a control character, which no header can hold")
+    return named.encode() or None
+
+
+def _holds_secret(pair: bytes) -> bool:
+    """Tell whether a ``name=value`` of a query is a secret, by its name.
+
+    ``;`` separates such pairs, too, because some servers read it so.
+    """
+    names = [part.partition(b"=")[0] for part in pair.split(b";")]
+    return any(is_secret_parameter(unquote_to_bytes(name)) for name in names)
+
+
+def as_text(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
 def to_text(target: bytes) -> str:
@@ -720,49 +471,250 @@ def to_text(target: bytes) -> str:
         return "".join([chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in target])
 
 
-_QUOTE = re.compile(r"[:\n]|(?<=Bad status line) ")
-"""The place in an error message of aiohttp where it begins to quote the answer."""
+# --- the answer -----------------------------------------------------------------------------------
 
 
-def upstream_error(upstream: UpstreamSettings, error: Exception, silent_s: float) -> UpstreamError:
-    """Return our error for an error of aiohttp.
+class AnswerHead(msgspec.Struct, frozen=True, gc=False):
+    """The status and the headers of an upstream's answer."""
 
-    The text of our error goes to the books and the log, so it quotes nothing of the answer.
-    ``silent_s`` is the longest wait for bytes of the answer.
+    status: int
+    headers: Headers
+    """The end-to-end headers, with names in lower case."""
+    is_stream: bool
+    is_plain: bool
+    """The body is not compressed."""
+    has_length: bool
+
+    def labelled(self, *, is_stream: bool) -> AnswerHead:
+        """Return the head with the media type of an event stream, or of JSON."""
+        kept = tuple([pair for pair in self.headers if pair[0] != b"content-type"])
+        media_type = _EVENTS if is_stream else "application/json"
+        headers = (*kept, (b"content-type", media_type.encode()))
+        return replace(self, headers=headers, is_stream=is_stream)
+
+
+class _EndToEnd(msgspec.Struct, frozen=True):
+    """Facts about the headers of an answer that follow from their names."""
+
+    names: tuple[bytes, ...]
+    """The names of the end-to-end headers, in lower case."""
+    pick: Callable[[Headers], Headers]
+    """Takes these headers out of all headers."""
+    are_lower: bool
+    """The upstream writes these names in lower case, too."""
+    connection: tuple[int, ...]
+    """The places of the headers ``connection``, which name further hop-by-hop headers."""
+    kind: int | None
+    """The place of the first ``content-type`` among ``names``."""
+    encoding: int | None
+    has_length: bool
+
+
+def _end_to_end(names: tuple[bytes, ...]) -> _EndToEnd:
+    lower = [name.lower() for name in names]
+    places = [place for place, name in enumerate(lower) if name not in HOP_BY_HOP]
+    kept = tuple([lower[place] for place in places])
+    return _EndToEnd(
+        kept,
+        picker(places),
+        all(names[place] == lower[place] for place in places),
+        tuple([place for place, name in enumerate(lower) if name == b"connection"]),
+        kept.index(b"content-type") if b"content-type" in kept else None,
+        kept.index(b"content-encoding") if b"content-encoding" in kept else None,
+        b"content-length" in kept,
+    )
+
+
+_heads = NamesMemo(_end_to_end)
+
+
+def read_head(status: int, headers: Headers, secrets: tuple[bytes, ...] = ()) -> AnswerHead:
+    """Read the headers of an answer, with asterisks in place of ``secrets``.
+
+    Raises UpstreamProtocolError for a status or a header that no server could pass on.
     """
-    failed: type[UpstreamError] = UpstreamUnreachable
-    kind: FailureKind | None = None
-    match error:
-        case aiohttp.ConnectionTimeoutError():
-            failed = UpstreamTimeout
-            addresses = (upstream.base_url, upstream.proxy or "")
-            named = any(urlsplit(each).hostname in NameLookups.under_way for each in addresses)
-            what = "its name was not resolved" if named else "no connection"
-            why = f": {what} within upstream.connect_s, {upstream.connect_s:g} s"
-        case TimeoutError():
-            failed, why = UpstreamTimeout, f" sent nothing for {silent_s:g} s"
-        case aiohttp.ClientSSLError():
-            why = f": {why_no_tls(error)}"
-        case aiohttp.ClientProxyConnectionError():
-            why = f": its proxy cannot be reached: {reason_of(error.os_error)}"
-        case aiohttp.ClientConnectorDNSError():
-            why = f": its name cannot be resolved: {reason_of(error.os_error)}"
-        case aiohttp.ClientConnectorError():
-            why = f": no connection: {reason_of(error.os_error)}"
-        case aiohttp.ClientPayloadError() | PayloadEncodingError():
-            failed, why, kind = UpstreamProtocolError, " broke off its answer", FailureKind.CUT
-        case aiohttp.ClientHttpProxyError():
-            why = f": its proxy answered {error.status}"
-        case aiohttp.ClientResponseError() | HttpProcessingError():
-            told = _QUOTE.split(error.message, maxsplit=1)[0]
-            failed, why = UpstreamProtocolError, f" sent no valid HTTP: {told}"
-        case aiohttp.ServerDisconnectedError():
-            why = " closed the connection without an answer"
-        case OSError() if error.errno:
-            why = f": the connection broke: {reason_of(error)}"
-        case _:
-            why = " closed the connection"
-    return failed(f"upstream {upstream.name}{why}", kind=kind)
+    if not 200 <= status < 600:
+        raise UpstreamProtocolError(f"the upstream answered with status {status}")
+    found = _heads[tuple([name for name, _ in headers])]
+    kept = found.pick(headers)
+    values = [value for _, value in kept]
+    written = b"".join(values)
+    if len(written.translate(None, _UNWRITABLE)) != len(written):
+        raise UpstreamProtocolError("a header of the upstream has control characters")
+    if secrets:  # some providers return what they were sent
+        values = [_masked(value, secrets) for value in values]
+    if secrets or not found.are_lower:
+        kept = tuple(zip(found.names, values, strict=True))
+    kind = None if found.kind is None else values[found.kind]
+    encoding = None if found.encoding is None else values[found.encoding]
+    is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
+    is_plain = encoding is None or encoding.strip().lower() == b"identity"
+    for place in found.connection:
+        named = {part.strip().lower() for part in headers[place][1].split(b",")} - HOP_BY_HOP
+        kept = tuple(pair for pair in kept if pair[0] not in named) if named else kept
+    return AnswerHead(status, kept, is_stream, is_plain, found.has_length)
+
+
+class IncomingAnswer(msgspec.Struct, frozen=True):
+    """The dialects of a call's client and upstream. Without both, an answer passes unread."""
+
+    call: Call
+    client: Dialect | None
+    own: UpstreamDialect | None
+    """The upstream's dialect."""
+    now: float
+    """Unix seconds."""
+    model: str = ""
+    """The upstream's name of the requested model."""
+    usage_beside: bool = False
+    """The upstream has no option to ask for the usage of a stream. It may report it anyway."""
+
+    def may_be_labelled_wrongly(self, head: AnswerHead) -> bool:
+        """Tell whether an answer may be what was asked for, although its media type is another.
+
+        The providers' own clients ignore the media type.
+        """
+        own = self.own
+        if own is None or self.call.request is None:
+            return False
+        return head.is_plain and head.status < 300 and own.stream_type == _EVENTS
+
+    def begin(
+        self, head: AnswerHead, transcript: Transcript, *, strip_usage: bool
+    ) -> tuple[int, Headers, BodyReader]:
+        """Return the answer's status and headers for the client, and the reader of its body.
+
+        ``strip_usage``: remove the chunk with the usage. Raises UpstreamProtocolError if the body
+        has to be translated or assembled and is compressed.
+        """
+        status, headers = head.status, head.headers
+        client, own, call = self.client, self.own, self.call
+        request = call.request
+        if strip_usage and head.has_length:
+            headers = tuple([pair for pair in headers if pair[0] != b"content-length"])
+        if client is None or own is None or request is None:
+            held = call.dialect in DOCUMENTS and status < 300 and head.is_plain
+            return status, headers, WholeReader() if held else BodyReader()
+        if client is not own or call.streamed_upstream:
+            if not head.is_plain:
+                raise UpstreamProtocolError("the upstream compressed its answer against our wish")
+            if client is not own or head.is_stream:
+                return self._begin_rewritten(head, headers, transcript, client, own, request)
+        if not head.is_plain:
+            return status, headers, BodyReader()
+        if head.is_stream:
+            choices = max(1, request.choices)
+            frames = FrameReader(client, call.id, strip_usage=strip_usage, choices=choices)
+            return status, headers, frames
+        return status, headers, DocumentReader(client, status, usage_beside=self.usage_beside)
+
+    def _begin_rewritten(
+        self,
+        head: AnswerHead,
+        headers: Headers,
+        transcript: Transcript,
+        client: Dialect,
+        own: UpstreamDialect,
+        request: ChatRequest,
+    ) -> tuple[int, Headers, BodyReader]:
+        """Begin an answer that is translated, or a stream that becomes one document."""
+        status, types = head.status, client.content_types
+        as_stream = request.stream and status < 400
+        content_type = types.stream if as_stream else types.json
+        headers = translate_headers(headers, own, client, content_type=content_type)
+        naming = self._naming(client, request)
+        if client is own:
+            return status, headers, StreamAssembler(own, client, naming, transcript)
+        encoder = self._encoder(client, request, naming) if as_stream else None
+        reader: BodyReader
+        if status >= 400 or not head.is_stream:
+            reader = DocumentTranslator(own, client, status, naming, encoder)
+        elif encoder is None:
+            reader = StreamAssembler(own, client, naming, transcript)
+        else:
+            reader = Reencoder(own, client, naming, encoder)
+        return translate_status(status, client), headers, reader
+
+    def _naming(self, client: Dialect, request: ChatRequest) -> AnswerNames:
+        return AnswerNames(
+            self.call.id,
+            client.new_id(),
+            int(self.now),
+            client.asks_functions(request),
+            self.call.prompt_tokens,
+            shows_reasoning=client.shows_reasoning(request),
+            model=self.model,
+            choices=max(1, request.choices),
+            echo=None if client.echo is None else client.echo(request.document),
+            asked=request.document,
+            tool_names=client.form.tool_names(request.document),
+            call_kinds=client.form.call_kinds(request.document),
+        )
+
+    def _encoder(self, client: Dialect, request: ChatRequest, naming: AnswerNames) -> EventEncoder:
+        encoder = client.encoder(
+            naming.answer_id, naming.created, include_usage=request.include_usage
+        )
+        if naming.echo is not None:
+            encoder.feed((ExtraDelta(fields=naming.echo, choice=None),))
+        if client.tells_prompt_first:
+            estimate = client.usage(Tokens(prompt=self.call.prompt_tokens))
+            encoder.feed((UsageReported(usage=estimate),))
+        return encoder
+
+
+async def pieces_of(
+    body: bytes, reader: BodyReader, transcript: Transcript
+) -> AsyncGenerator[Piece]:
+    """Yield the pieces of a body that is whole."""
+    for piece in (reader.feed(body), reader.end()):
+        transcript.add(piece)
+        yield piece
+
+
+class MaskedBody:
+    """Reads a body with asterisks in place of secrets.
+
+    If the last bytes may be the beginning of a secret, they are kept back until more bytes come.
+    """
+
+    def __init__(self, content: aiohttp.StreamReader, secrets: tuple[bytes, ...]) -> None:
+        self._content = content
+        self._secrets = secrets
+        self._within = frozenset(b"".join(secrets))
+        self._rest = b""
+
+    def at_eof(self) -> bool:
+        """Tell whether all bytes were read."""
+        return not self._rest and self._content.at_eof()
+
+    async def read(self, most: int) -> bytes:
+        """Return bytes, and wait for them if none have arrived. ``b""`` is the end of the body."""
+        while True:
+            read = await self._content.read(most)
+            data, self._rest = _masked(self._rest + read, self._secrets), b""
+            if not (read and data[-1] in self._within):
+                return data
+            start = len(data) - self._begun(data)
+            data, self._rest = data[:start], data[start:]
+            if data:
+                return data
+
+    def _begun(self, data: bytes) -> int:
+        """Return the length of the longest suffix of ``data`` that is a prefix of a secret."""
+        return max(
+            length
+            for secret in self._secrets
+            for length in range(len(secret))
+            if data.endswith(secret[:length])
+        )
+
+
+def _masked(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
+    """Return bytes with asterisks in place of secrets."""
+    for secret in secrets:
+        data = data.replace(secret, b"*" * len(secret))
+    return data
 
 
 def unpacked(body: bytes, headers: Headers) -> tuple[bytes, Headers]:
@@ -780,3 +732,65 @@ def unpacked(body: bytes, headers: Headers) -> tuple[bytes, Headers]:
     except zlib.error:
         return b"", headers
     return plain if reader.eof else b"", headers
+
+
+# --- WebSockets -----------------------------------------------------------------------------------
+
+MAX_REFUSAL_BYTES = 64 * 1024
+NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""The headers that the client library would add to a request."""
+
+
+def socket_session(
+    pool: aiohttp.BaseConnector | None, timeout: aiohttp.ClientTimeout
+) -> aiohttp.ClientSession:
+    """Return a session that opens WebSockets. Its connections are those of the ``pool``."""
+    return aiohttp.ClientSession(
+        connector=pool,
+        connector_owner=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=NOT_ADDED,
+        auto_decompress=False,
+        timeout=timeout,
+        middlewares=(_refusing,),
+        ws_response_class=Socket,
+    )
+
+
+class Socket(aiohttp.ClientWebSocketResponse):
+    """The client library's WebSocket, which can also end its connection at once."""
+
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        response: ClientResponse = parts[3]
+        connection = response.connection
+        self._wire = None if connection is None else connection.transport
+
+    def abort(self) -> None:
+        """Drop unsent bytes, and close the connection."""
+        if self._wire is not None:
+            self._wire.abort()
+
+
+async def _refusing(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Raise UpstreamRefused if the provider answers a handshake with anything but the upgrade.
+
+    A redirect is a refusal, too: a key must not follow it.
+    """
+    response = await handler(request)
+    if response.status == 101:
+        return response
+    body = b""
+    try:
+        while len(body) < MAX_REFUSAL_BYTES and (data := await response.content.readany()):
+            body += data
+    finally:
+        response.close()
+    headers = read_head(response.status, response.raw_headers).headers
+    raise UpstreamRefused(
+        f"the upstream refused the WebSocket with status {response.status}",
+        status=response.status,
+        headers=tuple(pair for pair in headers if pair[0] != b"content-length"),
+        body=body,
+        code="upstream_refused",
+    )

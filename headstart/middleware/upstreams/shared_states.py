@@ -2,9 +2,12 @@
 
 ``SharedBreaker``, ``SharedLimits`` and the two budgets behave like their base classes in
 ``policies``, but all workers have one state: together they ask a provider no more often than one
-worker would. A method that changes the state takes a lock, reads what other workers have changed,
-calls the method of the base class, and writes the state back. Learned speeds are not in this
-memory: the ``Synced…`` classes collect what this worker learns, for messages (``take_updates``).
+worker would. For example, ``SharedBreaker.failed`` takes the lock (``SharedLock``), finds the state
+in the memory (``SharedTable``), reads what other workers have changed, calls
+``CircuitBreaker.failed``, and writes the state back (``_Slot``).
+
+Learned speeds are not in this memory: the ``Synced…`` classes collect what this worker learns, for
+messages to the other workers (``take_updates``).
 """
 
 from __future__ import annotations
@@ -237,17 +240,15 @@ class SharedTable(SharedLock):
     def slot_of(self, name: bytes) -> int:
         """Return the offset of the slot of a state, old or new. The caller has the lock."""
         first = int.from_bytes(name[:8], "little")
-        near = [self.offset + (first + i) % SLOTS * SLOT_BYTES for i in range(_NEAR)]
-        heads = [_HEAD.unpack_from(self.memory, at) for at in near]
-        for at, head in zip(near, heads, strict=True):
-            if head[0] == name:
+        places = [self.offset + (first + i) % SLOTS * SLOT_BYTES for i in range(_NEAR)]
+        uses: list[tuple[bool, float]] = []
+        for at in places:
+            found, version, _, _, kept_longer = _HEAD.unpack_from(self.memory, at)
+            if found == name:
                 return at
-        last_calls = [_COUNTS[1].unpack_from(self.memory, at + _COUNTS_AT)[0] for at in near]
-        uses = [
-            (kept_longer, max(version / 1e9, last_call))
-            for (_, version, _, _, kept_longer), last_call in zip(heads, last_calls, strict=True)
-        ]
-        at = near[uses.index(min(uses))]
+            (last_call,) = _COUNTS[1].unpack_from(self.memory, at + _COUNTS_AT)
+            uses.append((kept_longer, max(version / 1e9, last_call)))
+        at = places[uses.index(min(uses))]
         _HEAD.pack_into(self.memory, at, name, 0, 0, 0, False)  # noqa: FBT003 - a field
         return at
 
@@ -271,7 +272,7 @@ def _digest(*name: str) -> bytes:
 
 
 class _Slot:
-    """The slot of one object's state, and which version of the state the object has."""
+    """Reads and writes the state of one object, and knows which version the object has."""
 
     __slots__ = ("_at", "_count_number", "_name", "_version", "hold", "table")
 
@@ -289,11 +290,11 @@ class _Slot:
     def read(self, shared: _SharedState) -> None:
         """Read the state, if another worker has changed it. The lock is taken only then."""
         table = self.table
-        if table.hold:
+        if table.hold:  # this worker has the lock already
             return self.read_locked(shared)
         if (at := self._at) >= 0:
             name, version, _, number, _ = _HEAD.unpack_from(table.memory, at)
-            if version == self._version and name == self._name:
+            if version == self._version and name == self._name:  # only counts may have changed
                 if number:  # read without the lock, so one count may be newer than another
                     shared.counts = _COUNTS[number].unpack_from(table.memory, at + _COUNTS_AT)
                 return None
@@ -310,7 +311,7 @@ class _Slot:
         if name != self._name:
             self._at = at = table.slot_of(self._name)
             _, version, length, number, _ = _HEAD.unpack_from(memory, at)
-        if version not in (0, self._version):
+        if version not in (0, self._version):  # 0: no worker has written the state yet
             body = at + STATE_AT
             shared.load(memory[body : body + length])
         if number:
