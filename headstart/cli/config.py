@@ -297,7 +297,7 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
         preset=upstream.preset,
         dialect=upstream.speaks,
         also_speaks=upstream.further,
-        base_url=upstream.base_url,
+        base_url=_address(upstream, environ),
         keys={masked_variable(each): bool(environ.get(each)) for each in upstream.key_variables},
         auth=upstream.auth or "key",
         models=upstream.models,
@@ -305,6 +305,14 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
         priced=sum(price_at(upstream, real) is not None for real in set(upstream.models.values())),
         all_priced=price_at(upstream, "") is not None,
     )
+
+
+def _address(upstream: UpstreamSettings, environ: Mapping[str, str]) -> str:
+    """Return the address with its region and project, if they are known."""
+    try:
+        return cloud_access(upstream, environ).settings.base_url
+    except ConfigError:
+        return upstream.base_url
 
 
 def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> RouteReport:
