@@ -579,6 +579,8 @@ def _bodies(file: Path) -> Iterator[bytes]:
             row = msgspec.json.decode(line, type=dict[str, Any])
         except UNDECODABLE as error:
             raise ConfigError(f"{file}, line {number}: {error}") from error
+        if number == 1 and row.get("type") == "headstart":
+            raise ConfigError(f"{file} was written by headstart cache export: use cache import")
         asked = row.get("request", row)
         request = data_sources.body_of(asked) if isinstance(asked, dict) else None
         if request is None:

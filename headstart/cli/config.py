@@ -30,6 +30,7 @@ from headstart.errors import ConfigError, RequestError, UpstreamError
 from headstart.factory.caching import error_limit_of, read_prior
 from headstart.factory.context import clock
 from headstart.factory.upstreams import cloud_access, open_upstreams
+from headstart.interfaces import REDIS_SCHEMES
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.match import version_of
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
@@ -165,8 +166,9 @@ def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
     yield from unset_variables(settings, environ)
     for upstream in settings.upstream:
         yield from _problem_in(cloud_access, upstream, environ)
-    for read in (_read_certificates, _read_encoder, _read_state, _find_record, _find_store):
+    for read in (_read_certificates, _read_encoder, _read_state, _find_store):
         yield from _problem_in(read, settings)
+    yield from _folder_problems(settings)
     yield from _problem_in(_read_encryption_key, settings.cache, environ)
 
 
@@ -197,16 +199,32 @@ def _read_state(settings: Settings) -> None:
     read_prior(cache, error_limit_of(cache), version_of(cache.guards))
 
 
-def _find_record(settings: Settings) -> None:
+def _folder_problems(settings: Settings) -> Iterator[str]:
+    """Yield the folders in which the server cannot write."""
     folder = Path(settings.record.path).parent
-    if settings.record.enabled and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        raise ConfigError(f"record.path: {folder} is not a folder that can be written to")
+    if settings.record.enabled and not _is_writable(folder):
+        yield f"record.path: {folder} is not a folder that can be written to"
+    if settings.batches.dir is not None:
+        folder = Path(settings.batches.dir)
+        # The server makes the folder, and those above it.
+        found = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+        if not _is_writable(found):
+            yield f"batches.dir: {found} is not a folder that can be written to"
+
+
+def _is_writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _find_store(settings: Settings) -> None:
-    scheme, _, path = settings.cache.store.partition(":///")
+    store = settings.cache.store
+    scheme, _, path = store.partition(":///")
     if scheme == "sqlite" and (file := Path(path).expanduser()).is_dir():
         raise ConfigError(f"cache.store: {file} is a folder; name a file in it")
+    if store.partition(":")[0] in REDIS_SCHEMES:
+        from headstart.embeddings.stores.redis_client import connect
+
+        connect(store)  # it reads the URL, and connects on first use
 
 
 def _read_encryption_key(cache: CacheSettings, environ: Mapping[str, str]) -> None:
@@ -279,7 +297,7 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
         preset=upstream.preset,
         dialect=upstream.speaks,
         also_speaks=upstream.further,
-        base_url=upstream.base_url,
+        base_url=_address(upstream, environ),
         keys={masked_variable(each): bool(environ.get(each)) for each in upstream.key_variables},
         auth=upstream.auth or "key",
         models=upstream.models,
@@ -287,6 +305,14 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
         priced=sum(price_at(upstream, real) is not None for real in set(upstream.models.values())),
         all_priced=price_at(upstream, "") is not None,
     )
+
+
+def _address(upstream: UpstreamSettings, environ: Mapping[str, str]) -> str:
+    """Return the address with its region and project, if they are known."""
+    try:
+        return cloud_access(upstream, environ).settings.base_url
+    except ConfigError:
+        return upstream.base_url
 
 
 def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> RouteReport:

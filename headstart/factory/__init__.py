@@ -531,7 +531,7 @@ class EngineBuilder:
         try:
             await asyncio.to_thread(folder.prepare, clock())
         except OSError as error:
-            raise ConfigError(f"batches.dir: {folder.root}: {error.strerror}") from error
+            raise ConfigError(f"batches.dir: is not a folder to write to: {error}") from error
         endpoints = EndpointTable(DIALECTS.values(), (), DOCUMENTS.values())
 
         async def ask(scope: Scope, receive: Receive, send: Send) -> None:

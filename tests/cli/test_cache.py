@@ -266,3 +266,14 @@ def test_warming_says_why_requests_fail(tmp_path: Path, capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     assert out == "1 miss\n"
     assert "3 of 4 requests failed; most of them: status 400: model: a string is required" in err
+
+
+def test_warming_refuses_an_export(
+    tmp_path: Path, old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cache.jsonl"
+    run("export", str(file), "--store", old)
+    with pytest.raises(SystemExit) as left:
+        run("warm", str(file), "--url", "http://127.0.0.1:9")
+    assert left.value.code == 2
+    assert "use cache import" in capsys.readouterr().err

@@ -328,3 +328,14 @@ def test_check_says_where_the_list_of_models_comes_from(
     alone.write_text('[[upstream]]\nbase_url = "https://api.test/v1"\n', encoding="utf-8")
     check("--config", str(alone))
     assert "GET /v1/models: passes with the caller's key" in capsys.readouterr().out
+
+
+def test_check_shows_the_address_of_the_region(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "sk-secret")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    file = tmp_path / "headstart.toml"
+    file.write_text('[[upstream]]\npreset = "bedrock"\n', encoding="utf-8")
+    check("--config", str(file))
+    assert "https://bedrock-runtime.eu-west-1.amazonaws.com" in capsys.readouterr().out

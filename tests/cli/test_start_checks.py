@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 UPSTREAM = "[[upstream]]\nname = 'corp'\nbase_url = 'http://127.0.0.1:9/v1'\n"
 MEMORY = "[cache]\nstore = 'memory:'\n"
 EXACT = f"{MEMORY}mode = 'exact-only'\n"
+STORED = "[cache]\nstore = 'sqlite:///h.db'\nmode = 'exact-only'\n"
 
 
 def file_with(toml: str, folder: Path) -> Path:
@@ -44,6 +45,10 @@ def file_with(toml: str, folder: Path) -> Path:
         (f"{EXACT}{UPSTREAM}[record]\nenabled = true\npath = 'gone/log.jsonl'", "record.path: "),
         (f"{EXACT}{UPSTREAM}api_key_env = 'CORP_KEY'", "'corp'"),
         (f"[cache]\nstore = 'sqlite:///.'\nmode = 'exact-only'\n{UPSTREAM}", "cache.store: . is a"),
+        (f"[cache]\nstore = 'redis+cluster://h/3'\n{UPSTREAM}", "the Redis URL cannot be read"),
+        (f"[cache]\nstore = 'redis+sentinel://h'\n{UPSTREAM}", "the Redis URL cannot be read"),
+        (f"{STORED}{UPSTREAM}[batches]\ndir = 'headstart.toml'", "batches.dir: "),
+        (f"{STORED}{UPSTREAM}[batches]\ndir = 'headstart.toml/in'", "batches.dir: "),
         (f"{EXACT}encryption_key_env = 'CORP_KEY'\n{UPSTREAM}", "CORP_KEY is not set"),
     ],
 )
@@ -58,6 +63,11 @@ def test_problems_of_the_start_are_found_without_starting(
     with pytest.raises(ConfigError) as caught:
         anyio.run(partial(start_engine, settings, Observers(), wrapped=False))
     assert words in str(caught.value)
+
+
+def test_a_folder_for_batches_that_the_server_will_make_is_no_problem(tmp_path: Path) -> None:
+    toml = f"[batches]\ndir = '{(tmp_path / 'new' / 'batches').as_posix()}'"
+    assert list(start_problems(load_settings(file_with(toml, tmp_path), {}), {})) == []
 
 
 def test_a_token_that_is_not_set_is_found_and_no_likely_key_is_shown(tmp_path: Path) -> None:

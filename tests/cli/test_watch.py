@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,7 @@ async def test_a_slower_provider_is_found_and_the_other_is_proposed(tmp_path: Pa
     finally:
         await runner.cleanup()
     assert result.exit_code == 3, result.output
+    assert re.search(r"Z u0 m: first token 0\.\d\d s, \$", result.stdout)
     assert "ALARM u0 m: first token was 0.06" in result.stdout
     assert '-upstreams = ["u0", "u1"]\n+upstreams = ["u1", "u0"]' in result.stdout
     assert "ALARM u1" not in result.stdout

@@ -115,6 +115,18 @@ def test_a_view_has_an_address_and_is_readable_on_a_phone(page: Page) -> None:
         page.goto("about:blank")
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_the_page_says_of_which_zone_its_times_are(browser: Browser, zone: str) -> None:
+    with (
+        browser.new_context(timezone_id=zone, locale="en-GB") as context,
+        remote(match="verified") as sidecar,
+    ):
+        page = context.new_page()
+        sidecar.ask_first(CHATGPT)
+        page.goto(f"{sidecar.url}/")
+        expect(page.locator("#axis")).to_contain_text(f"times of {zone}", timeout=PATIENCE_MS)
+
+
 def test_the_limits_of_callers_are_shown(page: Page, tmp_path: Path) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     limits = {"team-a": {"usd_per_day": 0.5, "tokens_per_month": 1000}}

@@ -84,11 +84,12 @@ class WatchOptions:
 def watch(options: WatchOptions) -> None:
     """Measure on a schedule, and report when a provider has become worse.
 
-    A round makes --calls to each provider and model, one at a time. An alarm means that one of four
+    A round makes --calls to each provider and model, one at a time. An alarm means that one of five
     figures has changed: the time to the first token, the speed, the share of right answers (prompts
-    with "expect") or the price. It shows the route that the last rounds recommend, as a diff of
-    headstart.toml. At most one month in twenty has a false alarm. --budget limits the cost of a
-    day: with a small budget, rounds come less often. Ctrl-C ends the command, which exits with 130.
+    with "expect"), the share of failed calls or the price. It shows the route that the last rounds
+    recommend, as a diff of headstart.toml. At most one month in twenty has a false alarm. --budget
+    limits the cost of a day: with a small budget, rounds come less often. Ctrl-C ends the command,
+    which exits with 130.
     The next run continues the history.
 
     Examples:
@@ -177,18 +178,16 @@ class _WatchState:
             fields = {"evidence": self._tests.evidence(found), **msgspec.to_builtins(shown)}
             click.echo(json.dumps({"round": fields}))
             return
-        parts = [
-            f"{found.upstream} {found.model}:",
-            "nobody answered" if found.ttft_s is None else f"first token {found.ttft_s:.2f} s",
-        ]
+        first = "nobody answered" if found.ttft_s is None else f"first token {found.ttft_s:.2f} s"
+        parts = [f"{found.upstream} {found.model}: {first}"]
         if found.tokens_per_s is not None:
-            parts.append(f"{found.tokens_per_s:.0f} tokens a s")
+            parts.append(f"{found.tokens_per_s:.0f} tokens/s")
         if found.right is not None:
             parts.append(f"{found.right:.0%} right")
         if found.errors:
             parts.append(f"{found.errors} of {found.calls} failed")
         parts.append(f"${found.cost_usd:.4f}, evidence {self._tests.evidence(found):.0%}")
-        click.echo(f"{datetime.fromtimestamp(found.at, UTC):%Y-%m-%dT%H:%MZ} {' '.join(parts)}")
+        click.echo(f"{datetime.fromtimestamp(found.at, UTC):%Y-%m-%dT%H:%MZ} {', '.join(parts)}")
 
     async def _alarm(self, alarm: DriftAlarm) -> None:
         path = self.options.path
