@@ -13,6 +13,7 @@ HeadstartError
 │   ├── Overloaded              429
 │   ├── OverLimit               429, the limits of the caller's key are used up
 │   ├── LimitsUnavailable       503, the rest of these limits is not known
+│   ├── AnswersUnavailable      503, it is not known whose answer an id names
 │   ├── UnknownReference        400 or 404, an id of an answer that the caller does not have
 │   ├── ServerStopping          503, a WebSocket to a server that stops
 │   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
@@ -144,6 +145,13 @@ class LimitsUnavailable(RequestError):
 
     status = 503
     code = "limits_unavailable"
+
+
+class AnswersUnavailable(RequestError):
+    """The store does not answer, so it is not known whose answer an id names."""
+
+    status = 503
+    code = "answers_unavailable"
 
 
 class UnknownReference(RequestError):

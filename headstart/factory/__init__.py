@@ -405,6 +405,7 @@ class EngineBuilder:
             store=None if in_memory else self.build.store,
             spawn=self._spawn,
             observer=self._observers,
+            one_account=bool(self._sharing.own_keys),
             values=self._values,
         )
         self._close_later(conversations.aclose)

@@ -46,7 +46,7 @@ from headstart.dialects.responses_chains import (
     response_in,
     write_whole,
 )
-from headstart.errors import InvalidRequest, StoreError, UnknownReference
+from headstart.errors import AnswersUnavailable, InvalidRequest, StoreError, UnknownReference
 from headstart.middleware.prepare import ANY_VALUES, ValueLimit
 from headstart.observe import Observer, StageFailed
 from headstart.reply import form_of_body
@@ -119,8 +119,9 @@ def refuse_compressed(headers: Iterable[tuple[bytes, bytes]]) -> None:
 class Conversations:
     """The kept answers by caller (``owner``) and id.
 
-    ``store`` is None if nothing is kept durably. If the store fails, only its answers are missing.
-    ``values`` bounds the bodies that are read.
+    ``store`` is None if nothing is kept durably. ``one_account``: a provider gets the calls of all
+    callers with one key, so it would show a caller the answers of others. ``values`` bounds the
+    bodies that are read.
     """
 
     limits: ConversationSettings
@@ -129,6 +130,7 @@ class Conversations:
     store: Store | None
     spawn: Spawn
     observer: Observer
+    one_account: bool = False
     values: ValueLimit = ANY_VALUES
     _memory: _TurnMemory = field(init=False)
     _unread: list[_Unread] = field(default_factory=list)
@@ -173,12 +175,24 @@ class Conversations:
     def _lives(self, turn: KeptTurn) -> bool:
         return self.clock() < turn.created + self.limits.ttl_s
 
-    async def held_by_others(self, owner: str | None, id: str) -> bool:
-        """Tell whether another caller has an id, even an expired one."""
+    async def may_ask_provider(self, owner: str | None, id: str) -> bool:
+        """Tell whether the provider may answer for an id that the caller does not have.
+
+        It may not if the id is ours, or if another caller has it, even if it has expired. Raises
+        AnswersUnavailable if the store fails and only the store can tell.
+        """
         if self._others_have(owner, id):
-            return True
-        stored = None if self.store is None else await self._load(id)
-        return stored is not None and not stored.keys() <= {owner}
+            return False
+        is_ours = id.startswith(OWN)
+        if self.store is not None:
+            stored = await self._load(id)
+            if stored is not None:
+                return not is_ours and stored.keys() <= {owner}
+            if self.one_account or is_ours:
+                raise AnswersUnavailable(
+                    f"whose answer '{id}' is cannot be told now: the store (cache.store) fails"
+                )
+        return not is_ours
 
     def _others_have(self, owner: str | None, id: str) -> bool:
         self._parse_unread()
@@ -250,7 +264,7 @@ class Conversations:
         """Return the kept answers that a request refers to; None if only the provider has them.
 
         ``owner`` is None if the caller is not known. Raises UnknownReference for ids of ours, and
-        of other callers, that this caller does not have, and RequestTooLarge.
+        of other callers, that this caller does not have, AnswersUnavailable, and RequestTooLarge.
         """
         self.values.check(body)
         asked = read_asked(body)
@@ -276,7 +290,7 @@ class Conversations:
             if turns is None and not turn.own:
                 raise no_previous(id)  # an earlier turn is gone, and no provider has it
             return turns
-        if turn is not None or id.startswith(OWN) or await self.held_by_others(owner, id):
+        if turn is not None or not await self.may_ask_provider(owner, id):
             raise no_previous(id)
         return None
 

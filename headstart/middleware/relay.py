@@ -38,7 +38,7 @@ from headstart.dialects.requests import (
     repeats_keys,
     too_long_model,
 )
-from headstart.dialects.responses_chains import OWN, list_items, list_page, read_answer, read_raws
+from headstart.dialects.responses_chains import list_items, list_page, read_answer, read_raws
 from headstart.errors import (
     Forbidden,
     HeadstartError,
@@ -696,14 +696,15 @@ class KeptResponses:
         await self.conversations.open(self.owner(scope), body)
 
     async def _document(self, scope: Scope, id: str, end: bytes | None) -> bytes | None:
-        """Return the body for a request; None: the provider answers it. Raises UnknownReference.
+        """Return the body for a request; None: the provider answers it.
 
-        ``end`` is the part of the path after the id.
+        ``end`` is the part of the path after the id. Raises UnknownReference, and
+        AnswersUnavailable if the store fails.
         """
         owner = self.owner(scope)
         turn = None if owner is None else await self.conversations.find(owner, id)
         if turn is None or owner is None:
-            if id.startswith(OWN) or await self.conversations.held_by_others(owner, id):
+            if not await self.conversations.may_ask_provider(owner, id):
                 raise _not_found(id)
             return None
         if turn.deleted:

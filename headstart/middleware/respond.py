@@ -36,7 +36,6 @@ from headstart.dialects.registry import in_dialect
 from headstart.dialects.responses_chains import own_id
 from headstart.errors import (
     HeadstartError,
-    LimitsUnavailable,
     OverLimit,
     RequestError,
     UpstreamError,
@@ -460,7 +459,7 @@ def error_response(
     elif isinstance(error, UpstreamError):
         if again or not error.sdk_may_retry:
             headers.append((b"x-should-retry", b"true" if again else b"false"))
-    elif status == 429 or isinstance(error, LimitsUnavailable):
+    elif status in (429, 503):
         headers.append((b"retry-after", b"1"))
     return status, headers, body
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from headstart.dialects.responses_chains import OWN
 from headstart.embeddings.stores.memory import MemoryStore
-from headstart.errors import StoreError, UnknownReference
+from headstart.errors import AnswersUnavailable, StoreError, UnknownReference
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.conversations import (
     MOST_UNREAD,
@@ -38,7 +39,14 @@ def memory(now: float = 1000.0) -> MemoryStore:
 class Kept:
     """Conversations whose clock stands."""
 
-    def __init__(self, supervisor: Supervisor, store: Store | None = None, **limits: Any) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        store: Store | None = None,
+        *,
+        one_account: bool = False,
+        **limits: Any,
+    ) -> None:
         self.now = 1000.0
         self.observer = Recorder()
         self.conversations = Conversations(
@@ -47,6 +55,7 @@ class Kept:
             store=store,
             spawn=supervisor.spawn,
             observer=self.observer,
+            one_account=one_account,
         )
 
     def keep(self, owner: str, id: str, previous: str | None = None, **fields: Any) -> KeptTurn:
@@ -116,7 +125,7 @@ async def test_an_answer_is_there_as_soon_as_it_was_sent(
     await kept.send("a", "resp_2", stream=stream)
     assert kept.conversations.holds("a", "resp_2")
     await kept.send("a", "resp_3", stream=stream)
-    assert await kept.conversations.held_by_others("b", "resp_3")
+    assert not await kept.conversations.may_ask_provider("b", "resp_3")
 
 
 async def test_answers_that_nobody_names_are_bounded_like_all_others(
@@ -182,7 +191,7 @@ async def test_dropped_answers_leave_nothing_behind(supervisor: Supervisor) -> N
     kept = Kept(supervisor, max_answers=4)
     for number in range(50):
         kept.keep(f"caller{number}", f"r{number}")
-    assert not await kept.conversations.held_by_others(None, "r0")
+    assert await kept.conversations.may_ask_provider(None, "r0")
     assert len(kept.conversations._memory._callers) == 4
     assert len(kept.conversations._memory._holders) == 8
 
@@ -284,6 +293,33 @@ class SwitchedStore(MemoryStore):
         return await super().find(exact)
 
 
+@pytest.mark.parametrize("owner", ["b", None])
+async def test_no_provider_with_one_account_is_asked_while_the_holder_of_an_id_is_unknown(
+    supervisor: Supervisor, owner: str | None
+) -> None:
+    store = SwitchedStore(clock=lambda: 1000.0)
+    first = Kept(supervisor, store)
+    first.keep("a", "r1", own=True)
+    await first.conversations.aclose()
+    restarted = Kept(supervisor, store, one_account=True)
+    body = b'{"input": "and then?", "previous_response_id": "r1"}'
+    store.is_readable = False
+    with pytest.raises(AnswersUnavailable, match=r"'r1'.*cache\.store"):
+        await restarted.conversations.open(owner, body)
+    store.is_readable = True
+    with pytest.raises(UnknownReference):
+        await restarted.conversations.open(owner, body)
+
+
+async def test_a_provider_that_tells_callers_apart_decides_while_the_store_fails(
+    supervisor: Supervisor,
+) -> None:
+    kept = Kept(supervisor, FailingStore())
+    assert await kept.conversations.may_ask_provider("a", "r1")
+    with pytest.raises(AnswersUnavailable):  # no provider knows an id of ours
+        await kept.conversations.may_ask_provider("a", f"{OWN}1")
+
+
 async def test_a_turn_never_replaces_turns_that_the_store_failed_to_show(
     supervisor: Supervisor,
 ) -> None:
@@ -308,7 +344,7 @@ async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -
     two = one.keep("a", "r2", previous="r1")
     await one.conversations.aclose()
     assert await other.conversations.turns_up_to("a", "r2") == [first, two]
-    assert await other.conversations.held_by_others("b", "r2")
+    assert not await other.conversations.may_ask_provider("b", "r2")
     one.conversations.delete("a", first)
     await one.conversations.aclose()
     third = Kept(supervisor, store)
