@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -112,6 +112,19 @@ def test_a_view_has_an_address_and_is_readable_on_a_phone(page: Page) -> None:
         expect(body).to_contain_text(
             "share of wrong hits that is accepted2.0 %", timeout=PATIENCE_MS
         )
+        page.goto("about:blank")
+
+
+def test_an_audit_of_an_exact_hit_is_a_null_audit(page: Page) -> None:
+    # Nothing is missing there, as the bare word "null" would say.
+    always: Any = {"audit.mode": "background", "audit.null_rate": 1.0}
+    with remote(**always) as sidecar:
+        sidecar.ask_first(CHATGPT)
+        sidecar.ask(CHATGPT)
+        page.goto(f"{sidecar.url}/")
+        audit = page.locator("#requests tbody tr", has_text="audit")
+        expect(audit).to_have_count(1, timeout=PATIENCE_MS)
+        expect(audit.locator("td").nth(2)).to_have_text("null audit")
         page.goto("about:blank")
 
 
