@@ -481,7 +481,7 @@ class BatchRun:
                     document.take(step, kept)
             if missing:
                 return missing
-            if not mapped.rise():
+            if not mapped.begin_next_level():
                 self._end_document(document)
                 return []
 
@@ -496,7 +496,7 @@ class BatchRun:
             return self._fail_document(step, result, id, 502, str(error))
         self.counts.parts_done += 1
         if self._add(result) and document.mapped.is_answered and not document.failed:
-            if document.mapped.rise():
+            if document.mapped.begin_next_level():
                 calls = self._go_on(document)
                 self._waiting.extendleft(filter(self._is_first, reversed(calls)))
             else:
