@@ -472,7 +472,7 @@ class BatchRun:
             missing: list[BatchRequest] = []
             for number, body in enumerate(mapped.bodies):
                 step = MapStep(mapped.level, number)
-                kept = self.journal.step(request.place, step)
+                kept = self.journal.result_of_step(request.place, step)
                 self.counts.parts += 1
                 if kept is None:
                     missing.append(request._replace(body=body, document=None, step=step))
