@@ -74,17 +74,22 @@ KILL_S = 10.0
 
 
 def share_of(settings: Settings, index: int, count: int) -> Settings:
-    """Return the settings of one of ``count`` workers: the machine's limits are divided."""
+    """Return the settings of one of ``count`` workers: the machine's limits are divided.
+
+    For example, of 10 calls at the same time the workers 0 and 1 of four get 3, and the others 2.
+    """
     from headstart.embeddings.encoder_worker import spare_threads
 
     def part(limit: int, least: int = 1) -> int:
+        """Return this worker's part of a limit. The first workers get what is left over."""
         return max(least, limit // count + (index < limit % count))
 
     server, cache = settings.server, settings.cache
-    audit, judge, held = cache.audit, cache.judge, server.conversations
+    audit, judge, kept = cache.audit, cache.judge, server.conversations
     replace = msgspec.structs.replace
 
     def budget(calls: int | None, usd: float | None) -> dict[str, Any]:
+        """Return the fields of a budget of our own calls; None: it has no limit."""
         return {
             "max_calls_per_hour": None if calls is None else part(calls, 0),
             "max_usd_per_day": None if usd is None else usd / count,
@@ -100,7 +105,7 @@ def share_of(settings: Settings, index: int, count: int) -> Settings:
             max_websockets=part(server.max_websockets),
             max_queue=part(server.max_queue, 0),
             conversations=replace(
-                held, max_answers=part(held.max_answers), max_bytes=part(held.max_bytes)
+                kept, max_answers=part(kept.max_answers), max_bytes=part(kept.max_bytes)
             ),
         ),
         cache=replace(
@@ -128,9 +133,11 @@ class WorkerTask(msgspec.Struct):
     count: int
     log_level: str
     listening: int
-    """Number of the open file that is the listening socket; ``channel`` is the same."""
+    """The number of the open file that is the listening socket."""
     channel: int
+    """The number of the open file that is the worker's end of its channel."""
     shared: int
+    """The number of the open file of ``shared_memory``."""
 
 
 def shared_memory(count: int) -> tuple[int, memoryview]:

@@ -443,6 +443,7 @@ def sum_counts(counts: Iterable[CallCount]) -> list[CallCount]:
 
 
 def _row(row: Served) -> RequestRow:
+    """Return a row of the books as the page shows it, with the number of its attempts."""
     shown = {name: getattr(row, name) for name in RequestRow.__struct_fields__}
     return RequestRow(**{**shown, "attempts": len(row.attempts)})
 
