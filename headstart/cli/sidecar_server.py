@@ -1,6 +1,9 @@
 """Serves the sidecar on a listening socket, alone or as one of several workers, and reloads it.
 
-``Acceptor`` spreads connections over the workers: the one with the fewest takes the next.
+``SidecarServer`` is the server of one process. With several workers, an ``Acceptor`` in each worker
+accepts its connections. The acceptors spread them: the worker with the fewest takes the next. For
+example, worker A has 3 connections and worker B has 5. A takes a new connection, and B leaves it
+to A. If A is busy, B takes it after ``YIELD_S``.
 """
 
 from __future__ import annotations
@@ -32,100 +35,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from headstart.settings import ServerSettings, Settings
-
-
-YIELD_S = 0.002
-"""Seconds for which a worker with more connections leaves a new one to the others, which may be
-busy."""
-REST_S = 0.1
-"""The wait after the system could not open a connection, for example because it has no free
-descriptors."""
-QUIET_S = 60.0
-"""The log tells once in this many seconds that connections cannot be accepted."""
-GONE = 2**62
-"""The connection count of a worker that does not run."""
-
-
-@dataclass(eq=False, repr=False)
-class Acceptor:
-    """Accepts connections on a socket that several workers share.
-
-    ``counts`` is memory of all workers with the connections of each, and ``index`` this one's
-    place. ``open_now`` returns how many this worker has.
-    """
-
-    listening: socket.socket
-    counts: memoryview
-    index: int
-    _: KW_ONLY
-    open_now: Callable[[], int]
-    make: Callable[[], asyncio.Protocol]
-    _opening: Supervisor = field(default_factory=Supervisor)
-    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _later: asyncio.TimerHandle | None = None
-    _quiet_until: float = 0.0
-    _coming: int = 0
-    """Connections that were accepted and are not open yet."""
-
-    def __post_init__(self) -> None:
-        self.listening.setblocking(False)  # noqa: FBT003 - the library's signature
-        self._watch()
-
-    async def aclose(self) -> None:
-        """Stop accepting. The socket stays open for the other workers."""
-        self._loop.remove_reader(self.listening.fileno())
-        if self._later is not None:
-            self._later.cancel()
-        await self._opening.ended()
-        self.counts[self.index] = GONE
-
-    def _watch(self) -> None:
-        self._count()
-        self._loop.add_reader(self.listening.fileno(), self._accept, False)  # noqa: FBT003
-
-    def _count(self) -> int:
-        mine = self.counts[self.index] = self.open_now() + self._coming
-        return mine
-
-    def _accept(self, anyway: bool) -> None:
-        """Take connections while no other worker has fewer.
-
-        With ``anyway`` take the first one in any case.
-        """
-        while anyway or self._count() <= min(self.counts):
-            anyway = False
-            try:
-                connection, _ = self.listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if self._loop.time() >= self._quiet_until:
-                    self._quiet_until = self._loop.time() + QUIET_S
-                    logger.error("a connection cannot be accepted: %s", error)
-                return self._pause(REST_S, anyway=False)
-            connection.setblocking(False)  # noqa: FBT003 - the library's signature
-            self._coming += 1
-            self._opening.spawn(self._open, connection)
-        self._pause(YIELD_S, anyway=True)
-
-    def _pause(self, seconds: float, *, anyway: bool) -> None:
-        self._loop.remove_reader(self.listening.fileno())
-        self._later = self._loop.call_later(seconds, self._go_on, anyway)
-
-    def _go_on(self, anyway: bool) -> None:
-        self._later = None
-        self._watch()
-        if anyway:
-            self._accept(True)  # noqa: FBT003
-
-    async def _open(self, connection: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(self.make, connection)
-        except OSError:
-            connection.close()  # the client has left
-        finally:
-            self._coming -= 1
-            self._count()
 
 
 SERVER_OPTIONS: dict[str, Any] = {
@@ -161,7 +70,7 @@ class SidecarServer(DrainingServer):
         accept: Callable[..., Acceptor] | None = None,
     ) -> None:
         class Protocol(BoundedHeadProtocol):
-            """The limits of this server."""
+            """The HTTP protocol with the limits of this server (``_apply``)."""
 
         config = uvicorn.Config(
             sidecar, log_level=log_level, http=Protocol, lifespan="on", **SERVER_OPTIONS
@@ -239,6 +148,115 @@ class SidecarServer(DrainingServer):
         return self._protocol(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
+
+
+# --- connections of several workers ---------------------------------------------------------------
+
+YIELD_S = 0.002
+"""Seconds for which a worker with more connections leaves a new one to the others, which may be
+busy."""
+REST_S = 0.1
+"""The wait after the system could not open a connection, for example because it has no free
+descriptors."""
+QUIET_S = 60.0
+"""The log tells once in this many seconds that connections cannot be accepted."""
+GONE = 2**62
+"""The connection count of a worker that does not run."""
+
+
+@dataclass(eq=False, repr=False)
+class Acceptor:
+    """Accepts connections on a socket that several workers share.
+
+    When a connection waits, the event loop calls ``_accept`` in each worker. If another worker has
+    fewer connections, this one does not watch the socket for ``YIELD_S`` (``_pause``). It takes the
+    connection if that still waits then.
+    """
+
+    listening: socket.socket
+    counts: memoryview
+    """The connections of each worker, in memory of all workers."""
+    index: int
+    """The place of this worker in ``counts``."""
+    _: KW_ONLY
+    open_now: Callable[[], int]
+    """Returns the number of connections that this worker has."""
+    make: Callable[[], asyncio.Protocol]
+    """Makes the protocol of a new connection."""
+    _opening: Supervisor = field(default_factory=Supervisor)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _later: asyncio.TimerHandle | None = None
+    """The end of the present pause."""
+    _quiet_until: float = 0.0
+    """The time until which no further error is logged."""
+    _coming: int = 0
+    """Connections that were accepted and are not open yet."""
+
+    def __post_init__(self) -> None:
+        self.listening.setblocking(False)  # noqa: FBT003 - the library's signature
+        self._watch()
+
+    async def aclose(self) -> None:
+        """Stop accepting. The socket stays open for the other workers."""
+        self._loop.remove_reader(self.listening.fileno())
+        if self._later is not None:
+            self._later.cancel()
+        await self._opening.ended()
+        self.counts[self.index] = GONE
+
+    def _watch(self) -> None:
+        """Let the event loop call ``_accept`` when a connection waits."""
+        self._count()
+        self._loop.add_reader(self.listening.fileno(), self._accept, False)  # noqa: FBT003
+
+    def _count(self) -> int:
+        """Tell the other workers how many connections this one has, and return the number."""
+        mine = self.counts[self.index] = self.open_now() + self._coming
+        return mine
+
+    def _accept(self, anyway: bool) -> None:
+        """Take connections while no other worker has fewer.
+
+        With ``anyway`` take the first one in any case: the others did not take it in time.
+        """
+        while anyway or self._count() <= min(self.counts):
+            anyway = False
+            try:
+                connection, _ = self.listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if self._loop.time() >= self._quiet_until:
+                    self._quiet_until = self._loop.time() + QUIET_S
+                    logger.error("a connection cannot be accepted: %s", error)
+                return self._pause(REST_S, anyway=False)
+            connection.setblocking(False)  # noqa: FBT003 - the library's signature
+            self._coming += 1
+            self._opening.spawn(self._open, connection)
+        self._pause(YIELD_S, anyway=True)
+
+    def _pause(self, seconds: float, *, anyway: bool) -> None:
+        """Watch the socket again after ``seconds``, and then take a connection if ``anyway``."""
+        self._loop.remove_reader(self.listening.fileno())
+        self._later = self._loop.call_later(seconds, self._end_pause, anyway)
+
+    def _end_pause(self, anyway: bool) -> None:
+        self._later = None
+        self._watch()
+        if anyway:
+            self._accept(True)  # noqa: FBT003
+
+    async def _open(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self.make, connection)
+        except OSError:
+            connection.close()  # the client has left
+        finally:
+            self._coming -= 1
+            self._count()
+
+
+# --- signals and the access log -------------------------------------------------------------------
 
 
 def end_process(sent: int, _: FrameType | None) -> NoReturn:

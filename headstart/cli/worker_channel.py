@@ -1,9 +1,16 @@
-"""The channel between the parent process and a worker: either side asks, the other answers.
+"""What the workers of one machine share: leases, messages, and the channel to their parent process.
 
-It serves the leases and the messages of the workers of one machine. The leases are in memory that
-all workers share (``LeaseTable``). The parent process passes messages on; a worker reaches it by
-its channel (``WorkerExchange``, a ``CallExchange``). The address of an exchange begins with the
-number of its worker.
+So they make identical calls only once, like replicas that share a store (``CallExchange``). The
+worker that wants to make a call takes a *lease* for it. Another worker that wants to make the same
+call finds the lease, and asks its owner for the answer by messages.
+
+1. ``LeaseTable`` has the leases, in memory that all workers share.
+2. ``WorkerExchange`` is the ``CallExchange`` of one engine of a worker. Its address begins with the
+   number of the worker. ``ParentLink`` connects the exchanges of a worker with its channel.
+3. ``Channel`` is the channel between the parent process and a worker. Either side asks, the other
+   one answers. The parent process passes the messages of exchanges on.
+
+The questions on the channel:
 
 =========  ================  =====================================================================
 question   asked by          answer, or effect
@@ -52,29 +59,23 @@ if TYPE_CHECKING:
 LEASE_S = 3.0
 """Seconds after which a lease ends, unless it is renewed."""
 _LEASE = struct.Struct("<dQ16s20s4x")
-"""The form of a ``_StoredLease``."""
+"""The form of a ``_StoredLease``, padded so that the numbers of each place are aligned."""
 _END = struct.Struct("<d")
+"""The form of the first field of a ``_StoredLease``."""
 _COUNT = struct.Struct("<Q")
 """The number of leases that were taken so far, which is stored before the first lease."""
 BUCKET = 4
-"""The digest of a name chooses a bucket. The lease is in one of the places of this bucket."""
+"""The places of a bucket. The digest of a lease's name chooses its bucket, and the lease is in any
+place of the bucket."""
 BUCKETS = 2048
 """The number of buckets. A full bucket gives no lease."""
 PLACES = BUCKET * BUCKETS
+# The table: the count of leases (in the room of one place), the places, the lock.
 _LOCK_AT = -(-_LEASE.size * (1 + PLACES) // 8) * 8
 LEASES_BYTES = _LOCK_AT + LOCK_BYTES
 
 
-class ExchangeMessage(msgspec.Struct, frozen=True):
-    """A message to an exchange."""
-
-    address: str
-    message: bytes
-
-    @property
-    def worker(self) -> int:
-        """The number of the worker that has the exchange."""
-        return int(self.address.partition(":")[0])
+# --- leases ---------------------------------------------------------------------------------------
 
 
 class _StoredLease(NamedTuple):
@@ -116,7 +117,7 @@ class LeaseTable:
             free = None
             for at in range(first, first + BUCKET * _LEASE.size, _LEASE.size):
                 found = self._read(at)
-                if found.digest == digest:
+                if found.digest == digest:  # the last lease of this name, which may have ended
                     if found.until > now and found.token != instead_of:
                         holder = found.owner.rstrip(b"\0").decode()
                         return Lease(name=name, owner=holder, token=found.token)
@@ -141,7 +142,7 @@ class LeaseTable:
         return count * PLACES + (at - self._at(0)) // _LEASE.size
 
     def renew(self, leases: Iterable[Lease]) -> None:
-        """Renew leases."""
+        """Renew leases: they last ``LEASE_S`` from now on."""
         until = self._clock() + LEASE_S
         with self._lock:
             for lease in leases:
@@ -155,6 +156,7 @@ class LeaseTable:
         self._set_end(lease, 0.0)
 
     def _set_end(self, lease: Lease, until: float) -> None:
+        """Write the end of a lease, unless another lease has taken its place."""
         at = self._at(lease.token % PLACES)
         if self._read(at).token == lease.token:
             _END.pack_into(self._memory, at, until)
@@ -173,6 +175,21 @@ class LeaseTable:
             for at in map(self._at, range(PLACES)):
                 if self._read(at).owner.startswith(own):
                     _END.pack_into(self._memory, at, 0.0)
+
+
+# --- the exchange ---------------------------------------------------------------------------------
+
+
+class ExchangeMessage(msgspec.Struct, frozen=True):
+    """A message to an exchange."""
+
+    address: str
+    message: bytes
+
+    @property
+    def worker(self) -> int:
+        """The number of the worker that has the exchange."""
+        return int(self.address.partition(":")[0])
 
 
 class ParentLink:
@@ -216,7 +233,7 @@ class WorkerExchange:
         self._leases = leases
 
     async def find(self, exact: str, name: str, instead_of: int = 0) -> Entry | Lease | None:
-        """Return the entry, or else the lease.
+        """Return the stored answer, or else the lease of its call, which another owner may have.
 
         The lease is read first, and the store afterwards. The owner of a lease stores its answer
         before it releases the lease. So if there is no lease any more, the store has the answer.
@@ -262,7 +279,10 @@ class WorkerExchange:
         raise StoreError("the parent process has ended")
 
 
+# --- the channel ----------------------------------------------------------------------------------
+
 _LENGTH_BYTES = 4
+"""The bytes before each frame, which tell its length."""
 
 
 class ChannelClosed(HeadstartError):
@@ -270,11 +290,14 @@ class ChannelClosed(HeadstartError):
 
 
 class ChannelFrame(NamedTuple):
-    """A question, or the answer to question ``number``. ``kind`` is "" or "error" in an answer."""
+    """A question, or the answer to question ``number``."""
 
     answers: bool
+    """True: it is an answer."""
     number: int
+    """Each side numbers its own questions."""
     kind: str
+    """The name of the question; in an answer "error", or "" if all went well."""
     payload: bytes
 
 
@@ -291,6 +314,7 @@ class Channel:
     answer: Callable[[str, bytes], Awaitable[bytes]]
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _waiting: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
+    """The answers that are awaited, by the numbers of their questions."""
     _closed: bool = False
 
     @classmethod
@@ -347,6 +371,7 @@ class Channel:
                 waiting.set_exception(ChannelClosed("the other process has ended"))
 
     async def _reply(self, question: ChannelFrame) -> None:
+        """Answer a question of the other side."""
         kind, payload = "", b""
         try:
             payload = await self.answer(question.kind, question.payload)
@@ -360,6 +385,7 @@ class Channel:
             self._send(answer)
 
     def _settle(self, answer: ChannelFrame) -> None:
+        """Give an answer to the caller of ``ask``, if it still waits."""
         waiting = self._waiting.get(answer.number)
         if waiting is None or waiting.done():
             return

@@ -2,6 +2,18 @@
 
 The parent process opens the listening socket and gives it to each worker. So a worker that dies
 takes no waiting connection with it: the others accept it.
+
+``WorkerPool`` is the parent process. For each worker it does the following:
+
+1. ``_run_one`` starts a process with ``headstart.cli.worker``, and sends it a ``WorkerTask``. The
+   other workers wait until the first one is ready.
+2. The worker says that it is ready (``_now_ready``), and both processes ask each other questions
+   (``_answer``, and the table in ``worker_channel.py``).
+3. If the worker ends, ``_keep`` starts another one. If workers cannot start, ``_gives_up`` ends the
+   server.
+
+``_stop`` passes SIGTERM and SIGINT on. Workers have no other memory in common than the pages of
+``shared_memory``.
 """
 
 from __future__ import annotations
@@ -47,11 +59,12 @@ if TYPE_CHECKING:
 
 
 STABLE_S = 10.0
-"""Seconds after which the death of a worker does not count as a death at its start."""
+"""A worker that ends after it served this long is replaced at once."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
+"""The wait before a worker that served for a shorter time is replaced. It doubles each time."""
 MOST_DEATHS = 5
-"""The parent process gives up after this number of deaths at the start in a row, if no worker
-serves. A death at the start is one before ``STABLE_S``."""
+"""The parent process gives up after this number of workers in a row that ended before they were
+ready, if no other serves."""
 ANSWER_S = 2.0
 """Longest wait for a worker's figures, or until it takes a message."""
 START_S = 300.0
@@ -61,17 +74,22 @@ KILL_S = 10.0
 
 
 def share_of(settings: Settings, index: int, count: int) -> Settings:
-    """Return the settings of one of ``count`` workers: the machine's limits are divided."""
+    """Return the settings of one of ``count`` workers: the machine's limits are divided.
+
+    For example, of 10 calls at the same time the workers 0 and 1 of four get 3, and the others 2.
+    """
     from headstart.embeddings.encoder_worker import spare_threads
 
     def part(limit: int, least: int = 1) -> int:
+        """Return this worker's part of a limit. The first workers get what is left over."""
         return max(least, limit // count + (index < limit % count))
 
     server, cache = settings.server, settings.cache
-    audit, judge, held = cache.audit, cache.judge, server.conversations
+    audit, judge, kept = cache.audit, cache.judge, server.conversations
     replace = msgspec.structs.replace
 
     def budget(calls: int | None, usd: float | None) -> dict[str, Any]:
+        """Return the fields of a budget of our own calls; None: it has no limit."""
         return {
             "max_calls_per_hour": None if calls is None else part(calls, 0),
             "max_usd_per_day": None if usd is None else usd / count,
@@ -87,7 +105,7 @@ def share_of(settings: Settings, index: int, count: int) -> Settings:
             max_websockets=part(server.max_websockets),
             max_queue=part(server.max_queue, 0),
             conversations=replace(
-                held, max_answers=part(held.max_answers), max_bytes=part(held.max_bytes)
+                kept, max_answers=part(kept.max_answers), max_bytes=part(kept.max_bytes)
             ),
         ),
         cache=replace(
@@ -104,7 +122,7 @@ def share_of(settings: Settings, index: int, count: int) -> Settings:
 
 
 _LASTING = ("metrics", "counts")
-"""Figures that stay when a worker ends."""
+"""The questions (``show``) about sums that must not fall when a worker ends."""
 
 
 class WorkerTask(msgspec.Struct):
@@ -115,15 +133,18 @@ class WorkerTask(msgspec.Struct):
     count: int
     log_level: str
     listening: int
-    """Number of the open file that is the listening socket; ``channel`` is the same."""
+    """The number of the open file that is the listening socket."""
     channel: int
+    """The number of the open file that is the worker's end of its channel."""
     shared: int
+    """The number of the open file of ``shared_memory``."""
 
 
 def shared_memory(count: int) -> tuple[int, memoryview]:
     """Return the open file that is the memory of all workers, and its counts of connections.
 
-    The states of upstreams begin on its second page, and the leases of calls follow them.
+    The counts are on its first page (``connection_counts``). The states of upstreams begin on the
+    second page (``shared_states.py``), and the leases of calls follow them (``lease_table``).
     """
     if hasattr(os, "memfd_create"):
         shared = os.memfd_create("headstart")
@@ -154,9 +175,11 @@ class _Worker:
     process: asyncio.subprocess.Process
     channel: Channel
     settings: Settings
+    """The settings that it has, or will have when it is ready."""
     ready_at: float | None = None
+    """The monotonic time since which it serves; None: it does not serve yet."""
     reported: dict[str, bytes] = field(default_factory=dict)
-    """Its last answers to ``_LASTING``. The sums must not fall when the worker has ended."""
+    """Its last answers to the questions ``_LASTING``."""
 
 
 @dataclass(eq=False, repr=False)
@@ -180,10 +203,12 @@ class WorkerPool:
     _started: asyncio.Event = field(default_factory=asyncio.Event)
     """The first worker is ready, or never will be."""
     _announced: bool = False
+    """The banner was printed: all workers were ready once."""
     _early_deaths: int = 0
+    """The workers that ended before they were ready, since the last one was ready."""
     _status: int = 0
     _ended: dict[str, bytes] = field(default_factory=dict)
-    """Answers to ``_LASTING`` of all workers that have ended."""
+    """The last answers of all ended workers to the questions ``_LASTING``, merged."""
 
     def __post_init__(self) -> None:
         self._shared, self._counts = shared_memory(self.count)
@@ -210,13 +235,13 @@ class WorkerPool:
 
     async def _keep(self, index: int) -> None:
         """Run one worker, and another one whenever it has ended."""
-        failures = 0
+        deaths = 0  # in a row, each within ``STABLE_S``
         while not self._stopping.is_set():
-            lived_s, status = await self._run_one(index)
-            if self._stopping.is_set() or self._gives_up(index, lived_s, status):
+            served_s, status = await self._run_one(index)
+            if self._stopping.is_set() or self._gives_up(index, served_s, status):
                 return
-            failures = 0 if lived_s >= STABLE_S else failures + 1
-            wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (failures - 1)) if failures else 0.0
+            deaths = 0 if served_s >= STABLE_S else deaths + 1
+            wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (deaths - 1)) if deaths else 0.0
             logger.warning(
                 "worker %d ended (%s); another starts in %.1f s", index, _end_text(status), wait_s
             )
@@ -227,12 +252,12 @@ class WorkerPool:
     async def _run_one(self, index: int) -> tuple[float, int]:
         """Run one worker until it ends; return how long it served, and its exit status."""
         ours, theirs = socket.socketpair()
-        passed = (self.listening.fileno(), theirs.fileno(), self._shared)
+        files = (self.listening.fileno(), theirs.fileno(), self._shared)
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "headstart.cli.worker",
                 stdin=asyncio.subprocess.PIPE,
-                pass_fds=passed,
+                pass_fds=files,
                 # Ctrl-C in a terminal goes to the parent process alone, which passes it on.
                 start_new_session=True,
             )  # fmt: skip
@@ -242,7 +267,7 @@ class WorkerPool:
             # Only the first one creates the store, and reports errors in the settings.
             await self._started.wait()
             worker.settings = self.settings
-        task = WorkerTask(worker.settings, index, self.count, self.log_level, *passed)
+        task = WorkerTask(worker.settings, index, self.count, self.log_level, *files)
         assert process.stdin is not None
         process.stdin.write(msgspec.msgpack.encode(task))
         process.stdin.close()
@@ -252,23 +277,29 @@ class WorkerPool:
             tasks.create_task(channel.run())
             status = await process.wait()
             channel.close()
-        del self._workers[index]
-        self._leases.drop(index)
-        self._counts[index] = GONE
+        self._forget(worker)
+        return 0.0 if worker.ready_at is None else time.monotonic() - worker.ready_at, status
+
+    def _forget(self, worker: _Worker) -> None:
+        """Free what an ended worker held, and keep its lasting figures."""
+        del self._workers[worker.index]
+        self._leases.drop(worker.index)
+        self._counts[worker.index] = GONE
         for what, last in worker.reported.items():
             from headstart.middleware.admin_state import merge_ended
 
             before = self._ended.get(what)
             self._ended[what] = last if before is None else merge_ended(what, (before, last))
-        if worker.ready_at is None:
-            return 0.0, status
-        return time.monotonic() - worker.ready_at, status
 
-    def _gives_up(self, index: int, lived_s: float, status: int) -> bool:
-        """Stop if the first worker cannot start, or if none serves and none can start."""
-        self._early_deaths = 0 if lived_s else self._early_deaths + 1
-        serves = any(each.ready_at is not None for each in self._workers.values())
-        if lived_s or serves or (self._announced and self._early_deaths < MOST_DEATHS):
+    def _gives_up(self, index: int, served_s: float, status: int) -> bool:
+        """Stop the server if no worker serves and none can start.
+
+        Before all workers were ready once, one death is enough: the settings may be wrong. Later
+        the cause may pass, so it takes ``MOST_DEATHS``.
+        """
+        self._early_deaths = 0 if served_s else self._early_deaths + 1
+        may_pass = self._announced and self._early_deaths < MOST_DEATHS
+        if served_s or self._ready_workers() or may_pass:
             return False
         logger.error(
             "worker %d ended at its start (%s) and no other serves, so the server stops",
@@ -298,10 +329,10 @@ class WorkerPool:
             with contextlib.suppress(ProcessLookupError):
                 worker.process.kill()
 
-    # --- what workers ask -------------------------------------------------------------------
+    # --- what workers ask -------------------------------------------------------------------------
 
     async def _answer(self, index: int, kind: str, payload: bytes) -> bytes:
-        """Answer a worker."""
+        """Answer a question of a worker: see the table in ``worker_channel.py``."""
         if kind == "ready":
             await self._now_ready(self._workers[index])
         elif kind == "learned":
@@ -325,6 +356,7 @@ class WorkerPool:
         return b""
 
     async def _now_ready(self, worker: _Worker) -> None:
+        """Note that a worker serves. When all do, print the banner."""
         worker.ready_at = time.monotonic()
         self._early_deaths = 0
         self._started.set()
@@ -356,12 +388,12 @@ class WorkerPool:
         ended = [self._ended[what]] if what in self._ended else []
         return msgspec.msgpack.encode({"live": answers, "ended": ended})
 
-    # --- reload -----------------------------------------------------------------------------
+    # --- reload -----------------------------------------------------------------------------------
 
     async def _reload(self) -> None:
         """Let all workers serve with the present configuration.
 
-        Raises HeadstartError; then all serve as before.
+        Raises HeadstartError if a worker refuses it; then all serve as before.
         """
         async with self._reloading:
             settings = await asyncio.to_thread(self.load)

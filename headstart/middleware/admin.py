@@ -3,10 +3,16 @@
 ``docs/headers.md`` lists the paths. Only two of them show prompts and answers: the pairs of the
 review page, and the entries of the cache with ``?texts=1`` (``admin_state.py``).
 
-The first part of this file is the API of learning: domains, the error bounds from audits, feedback,
-explanations and the review page. The second part is the app itself, with health, metrics and
-settings. The last part is the live page, which shows the savings, and why each request was a hit or
-a miss.
+The parts of this file:
+
+1. The app (``admin_app``), with its check of callers (``_guard``) and its errors.
+2. Health, metrics, settings and upstreams.
+3. The pages for people, which are HTML.
+4. Learning: domains, the error bounds from audits, feedback, explanations and the review page.
+5. The live page, which shows the savings, and why each request was a hit or a miss.
+
+For example, ``GET /_headstart/health`` answers ``{"status": "alive"}``. If there are several
+workers, ``gather_answers`` asks all of them, and their figures are shown as one.
 """
 
 from __future__ import annotations
@@ -85,10 +91,235 @@ if TYPE_CHECKING:
     from headstart.middleware.admin_front import AdminState
 
 
-@get("/review/page", opt={"public": True}, include_in_schema=False, sync_to_thread=True)
-def review_page() -> Response[str]:
-    """Return the page."""
-    return page_response("review.html")
+# --- the app --------------------------------------------------------------------------------------
+
+PREFIX = "/_headstart"
+
+
+def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | None) -> Litestar:
+    """Return the admin app.
+
+    With a ``token``, all paths except ``health`` and ``ready`` need it as a bearer token. Without a
+    token, these paths are open to requests that ``rules`` allow; this is for a server that can be
+    reached only from this machine. Without token and rules, they answer 403.
+    """
+
+    def engine() -> EngineParts:
+        started = state.engine()
+        if started is None:
+            raise ServiceUnavailableException("the engine has not started")
+        return started
+
+    return Litestar(
+        path=PREFIX,
+        route_handlers=[
+            health,
+            ready,
+            metrics,
+            stats,
+            config,
+            upstreams,
+            limits,
+            reload,
+            *ENTRY_HANDLERS,
+            *LEARNING_HANDLERS,
+            *LIVE_HANDLERS,
+        ],
+        guards=[_guard(token, rules)],
+        dependencies={
+            "admin": Provide(lambda: state, sync_to_thread=False),
+            "engine": Provide(engine, sync_to_thread=False),
+            "chosen": Provide(choose_entries, sync_to_thread=False),
+            "asked": Provide(choose_requests, sync_to_thread=False),
+        },
+        exception_handlers={Exception: _answer_error},
+        openapi_config=_openapi(),
+        logging_config=None,  # the process's owner configures logging
+    )
+
+
+def _guard(
+    token: bytes | None, rules: OriginRules | None
+) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]:
+    """Return the check for requests to all paths except ``health`` and ``ready``."""
+
+    def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        if handler.opt.get("public"):
+            return
+        if token is not None:
+            _check_token(connection, token)
+        elif rules is not None:
+            _check_origin(connection, rules)
+        else:
+            raise PermissionDeniedException(
+                "the admin API of a server that others can reach needs a token:"
+                " set server.admin_token_env"
+            )
+
+    return guard
+
+
+def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -> None:
+    """Refuse a request without the token. The comparison takes as long for each wrong token."""
+    scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+    right = hmac.compare_digest(given.strip().encode("latin-1"), token)
+    if scheme.lower() != "bearer" or not right:
+        raise NotAuthorizedException(
+            "send the admin token: Authorization: Bearer …", headers={"www-authenticate": "Bearer"}
+        )
+
+
+def _check_origin(connection: ASGIConnection[Any, Any, Any, Any], rules: OriginRules) -> None:
+    """Refuse requests of other sites' pages, and requests through a proxy on this machine."""
+    headers = tuple(connection.scope["headers"])
+    through = proxy_sign(headers, connection.scope["http_version"])
+    if through is not None:
+        raise PermissionDeniedException(
+            f"this request came through a proxy ({through}), so others than this machine may have "
+            f"sent it: the admin API then needs a token, {rules.instead}"
+        )
+    if why := rules.refusal(headers):
+        raise PermissionDeniedException(why)
+
+
+_CODES = {413: "request_entity_too_large", 422: "unprocessable_entity"}
+"""Error codes for the statuses whose names changed in Python 3.13, so that clients always see the
+same code."""
+
+
+def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
+    """Answer in JSON: ``{"error": {"message", "type", "code"}}``."""
+    headers = None
+    if isinstance(error, ValidationException):
+        status, message = HTTPStatus.UNPROCESSABLE_ENTITY, _explain_invalid(error)
+    elif isinstance(error, HTTPException):
+        status, message, headers = HTTPStatus(error.status_code), error.detail, error.headers
+    elif isinstance(error, StoreError):
+        status, message = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+    elif isinstance(error, RecursionError):
+        status, message = HTTPStatus.BAD_REQUEST, "the body is nested too deeply"
+    else:
+        logger.error("an admin request failed: %s", request.url.path, exc_info=error)
+        status, message = HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"
+    code = _CODES.get(status) or status.phrase.lower().replace(" ", "_")
+    body = {"error": {"message": message, "type": code, "code": code}}
+    return Response(body, status_code=int(status), headers=headers, media_type="application/json")
+
+
+def _explain_invalid(error: ValidationException) -> str:
+    """Return the problems of a request, each with the name of its field."""
+    problems = error.extra if isinstance(error.extra, list) else []
+    return (
+        "; ".join(f"{each.get('key')}: {each.get('message')}" for each in problems) or error.detail
+    )
+
+
+def _openapi() -> OpenAPIConfig:
+    bearer = SecurityScheme(type="http", scheme="bearer")
+    return OpenAPIConfig(
+        title="Headstart admin API",
+        version="1",
+        path="/openapi",
+        render_plugins=[JsonRenderPlugin(path="/")],
+        components=Components(security_schemes={"bearer": bearer}),
+        security=[{"bearer": []}],
+    )
+
+
+# --- health, metrics, settings and upstreams ------------------------------------------------------
+
+
+class Stats(Frozen, omit_defaults=False):
+    """Counts since the start of the server, and the present sizes of the cache."""
+
+    uptime_s: float
+    requests: int
+    hits: dict[str, int]
+    joined: int
+    misses: int
+    bypasses: int
+    relayed: int
+    """Requests of paths that are not cached; ``requests`` does not count them."""
+    now: Levels
+
+
+@get("/health", opt={"public": True})
+async def health() -> Health:
+    """Answer as long as the process lives."""
+    return Health()
+
+
+@get("/ready", opt={"public": True})
+async def ready(admin: Admin) -> Response[Readiness]:
+    """Answer 200 if requests can be served, and else 503. ``reasons`` lists the causes.
+
+    ``status`` is ``starting`` or ``draining`` with 503, and ``ready`` or ``degraded`` with 200:
+    without its store the server still answers, from memory and from the upstreams.
+    """
+    found = await readiness(admin)
+    return Response(found, status_code=found.code)
+
+
+@get("/metrics", media_type="text/plain")
+async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
+    """Show the metrics in Prometheus's text format."""
+    found = await gather_answers(admin, engine, METRICS)
+    text = found.live[0]
+    if len(found.live) > 1 or found.ended:
+        text = await to_thread.run_sync(merge_metrics, found.live, found.ended)
+    return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+@get("/stats")
+async def stats(admin: Admin, engine: Engine) -> Stats:
+    """Show the counts of requests, and the present sizes."""
+    found = await gather_answers(admin, engine, COUNTS)
+    counted = merge_counts(found.live, found.ended)
+    count = counted.outcomes
+    return Stats(
+        uptime_s=time.monotonic() - counted.started,
+        requests=sum(count.values()) - count[Outcome.RELAY],
+        hits={kind: count[kind] for kind in (Outcome.EXACT, Outcome.SEMANTIC)},
+        joined=count[Outcome.JOINED],
+        misses=count[Outcome.MISS],
+        bypasses=count[Outcome.BYPASS],
+        relayed=count[Outcome.RELAY],
+        now=counted.now,
+    )
+
+
+@get("/config")
+async def config(admin: Admin) -> dict[str, Any]:
+    """Show the settings in force, secrets masked."""
+    return dict(admin.config)
+
+
+@get("/upstreams")
+async def upstreams(admin: Admin, engine: Engine) -> UpstreamsView:
+    """Show the upstreams that were called: their state and their measurements."""
+    found = await gather_answers(admin, engine, UPSTREAMS)
+    return merge_upstreams([msgspec.json.decode(each, type=UpstreamsView) for each in found.live])
+
+
+@get("/limits")
+async def limits(engine: Engine) -> list[LimitUse]:
+    """Show the used part of the limits of client keys, in all workers and nodes."""
+    return [] if engine.ledger is None else await engine.ledger.uses()
+
+
+@post("/reload", status_code=200)
+async def reload(admin: Admin) -> dict[str, bool]:
+    """Read the configuration again, for new requests. Answers 422 if the configuration is wrong."""
+    if admin.reload is None:
+        raise NotFoundException("this server does not reload: headstart serve did not start it")
+    try:
+        await admin.reload()
+    except HeadstartError as error:
+        raise ValidationException(str(error)) from error
+    return {"reloaded": True}
+
+
+# --- pages ----------------------------------------------------------------------------------------
 
 
 def page_response(name: str) -> Response[str]:
@@ -130,6 +361,8 @@ def _hash(page: str, element: str) -> str:
     assert found is not None
     return f"'sha256-{b64encode(sha256(found[1].encode()).digest()).decode()}'"
 
+
+# --- learning -------------------------------------------------------------------------------------
 
 Since = Annotated[float, QueryParameter(description="Unix seconds.", ge=0)]
 Limit = Annotated[int, QueryParameter(ge=1, le=200)]
@@ -283,6 +516,12 @@ async def explain(id: FromPath[str], admin: Admin, engine: Engine) -> dict[str, 
     )
 
 
+@get("/review/page", opt={"public": True}, include_in_schema=False, sync_to_thread=True)
+def review_page() -> Response[str]:
+    """Return the page."""
+    return page_response("review.html")
+
+
 LEARNING_HANDLERS: tuple[Any, ...] = (
     learning, state, audit, feedback, review_pairs, review, review_page, explain,
 )  # fmt: skip
@@ -330,228 +569,7 @@ def _side(entry: Entry) -> ReviewSide:
     return ReviewSide(question=entry.key.query or "", answer=shown_answer(entry))
 
 
-# --- health, metrics and the cache ----------------------------------------------------------------
-
-PREFIX = "/_headstart"
-
-
-class Stats(Frozen, omit_defaults=False):
-    """Counts since the start of the server, and the present sizes of the cache."""
-
-    uptime_s: float
-    requests: int
-    hits: dict[str, int]
-    joined: int
-    misses: int
-    bypasses: int
-    relayed: int
-    """Requests of paths that are not cached; ``requests`` does not count them."""
-    now: Levels
-
-
-def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | None) -> Litestar:
-    """Return the admin app.
-
-    With a ``token``, all paths except ``health`` and ``ready`` need it as a bearer token. Without a
-    token, these paths are open to requests that ``rules`` allow; this is for a server that can be
-    reached only from this machine. Without token and rules, they answer 403.
-    """
-
-    def engine() -> EngineParts:
-        started = state.engine()
-        if started is None:
-            raise ServiceUnavailableException("the engine has not started")
-        return started
-
-    return Litestar(
-        path=PREFIX,
-        route_handlers=[
-            health,
-            ready,
-            metrics,
-            stats,
-            config,
-            upstreams,
-            limits,
-            reload,
-            *ENTRY_HANDLERS,
-            *LEARNING_HANDLERS,
-            *LIVE_HANDLERS,
-        ],
-        guards=[_guard(token, rules)],
-        dependencies={
-            "admin": Provide(lambda: state, sync_to_thread=False),
-            "engine": Provide(engine, sync_to_thread=False),
-            "chosen": Provide(choose_entries, sync_to_thread=False),
-            "asked": Provide(choose_requests, sync_to_thread=False),
-        },
-        exception_handlers={Exception: _answer_error},
-        openapi_config=_openapi(),
-        logging_config=None,  # the process's owner configures logging
-    )
-
-
-def _guard(
-    token: bytes | None, rules: OriginRules | None
-) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]:
-    """Return the check for requests to all paths except ``health`` and ``ready``."""
-
-    def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-        if handler.opt.get("public"):
-            return
-        if token is not None:
-            _check_token(connection, token)
-        elif rules is not None:
-            _check_origin(connection, rules)
-        else:
-            raise PermissionDeniedException(
-                "the admin API of a server that others can reach needs a token:"
-                " set server.admin_token_env"
-            )
-
-    return guard
-
-
-@get("/health", opt={"public": True})
-async def health() -> Health:
-    """Answer as long as the process lives."""
-    return Health()
-
-
-@get("/ready", opt={"public": True})
-async def ready(admin: Admin) -> Response[Readiness]:
-    """Answer 200 if requests can be served, and else 503. ``reasons`` lists the causes.
-
-    ``status`` is ``starting`` or ``draining`` with 503, and ``ready`` or ``degraded`` with 200:
-    without its store the server still answers, from memory and from the upstreams.
-    """
-    found = await readiness(admin)
-    return Response(found, status_code=found.code)
-
-
-@get("/metrics", media_type="text/plain")
-async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
-    """Show the metrics in Prometheus's text format."""
-    found = await gather_answers(admin, engine, METRICS)
-    text = found.live[0]
-    if len(found.live) > 1 or found.ended:
-        text = await to_thread.run_sync(merge_metrics, found.live, found.ended)
-    return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
-
-
-@get("/stats")
-async def stats(admin: Admin, engine: Engine) -> Stats:
-    """Show the counts of requests, and the present sizes."""
-    found = await gather_answers(admin, engine, COUNTS)
-    counted = merge_counts(found.live, found.ended)
-    count = counted.outcomes
-    return Stats(
-        uptime_s=time.monotonic() - counted.started,
-        requests=sum(count.values()) - count[Outcome.RELAY],
-        hits={kind: count[kind] for kind in (Outcome.EXACT, Outcome.SEMANTIC)},
-        joined=count[Outcome.JOINED],
-        misses=count[Outcome.MISS],
-        bypasses=count[Outcome.BYPASS],
-        relayed=count[Outcome.RELAY],
-        now=counted.now,
-    )
-
-
-@get("/config")
-async def config(admin: Admin) -> dict[str, Any]:
-    """Show the settings in force, secrets masked."""
-    return dict(admin.config)
-
-
-@get("/upstreams")
-async def upstreams(admin: Admin, engine: Engine) -> UpstreamsView:
-    """Show the upstreams that were called: their state and their measurements."""
-    found = await gather_answers(admin, engine, UPSTREAMS)
-    return merge_upstreams([msgspec.json.decode(each, type=UpstreamsView) for each in found.live])
-
-
-@get("/limits")
-async def limits(engine: Engine) -> list[LimitUse]:
-    """Show the used part of the limits of client keys, in all workers and nodes."""
-    return [] if engine.ledger is None else await engine.ledger.uses()
-
-
-@post("/reload", status_code=200)
-async def reload(admin: Admin) -> dict[str, bool]:
-    """Read the configuration again, for new requests. Answers 422 if the configuration is wrong."""
-    if admin.reload is None:
-        raise NotFoundException("this server does not reload: headstart serve did not start it")
-    try:
-        await admin.reload()
-    except HeadstartError as error:
-        raise ValidationException(str(error)) from error
-    return {"reloaded": True}
-
-
-def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -> None:
-    scheme, _, given = connection.headers.get("authorization", "").partition(" ")
-    right = hmac.compare_digest(given.strip().encode("latin-1"), token)
-    if scheme.lower() != "bearer" or not right:
-        raise NotAuthorizedException(
-            "send the admin token: Authorization: Bearer …", headers={"www-authenticate": "Bearer"}
-        )
-
-
-def _check_origin(connection: ASGIConnection[Any, Any, Any, Any], rules: OriginRules) -> None:
-    """Refuse requests of other sites' pages, and requests through a proxy on this machine."""
-    headers = tuple(connection.scope["headers"])
-    through = proxy_sign(headers, connection.scope["http_version"])
-    if through is not None:
-        raise PermissionDeniedException(
-            f"this request came through a proxy ({through}), so others than this machine may have "
-            f"sent it: the admin API then needs a token, {rules.instead}"
-        )
-    if why := rules.refusal(headers):
-        raise PermissionDeniedException(why)
-
-
-_CODES = {413: "request_entity_too_large", 422: "unprocessable_entity"}
-"""Error codes for the statuses whose names changed in Python 3.13, so that clients always see the
-same code."""
-
-
-def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
-    """Answer in JSON: ``{"error": {"message", "type", "code"}}``."""
-    headers = None
-    if isinstance(error, ValidationException):
-        status, message = HTTPStatus.UNPROCESSABLE_ENTITY, _explain_invalid(error)
-    elif isinstance(error, HTTPException):
-        status, message, headers = HTTPStatus(error.status_code), error.detail, error.headers
-    elif isinstance(error, StoreError):
-        status, message = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
-    elif isinstance(error, RecursionError):
-        status, message = HTTPStatus.BAD_REQUEST, "the body is nested too deeply"
-    else:
-        logger.error("an admin request failed: %s", request.url.path, exc_info=error)
-        status, message = HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"
-    code = _CODES.get(status) or status.phrase.lower().replace(" ", "_")
-    body = {"error": {"message": message, "type": code, "code": code}}
-    return Response(body, status_code=int(status), headers=headers, media_type="application/json")
-
-
-def _explain_invalid(error: ValidationException) -> str:
-    problems = error.extra if isinstance(error.extra, list) else []
-    return (
-        "; ".join(f"{each.get('key')}: {each.get('message')}" for each in problems) or error.detail
-    )
-
-
-def _openapi() -> OpenAPIConfig:
-    bearer = SecurityScheme(type="http", scheme="bearer")
-    return OpenAPIConfig(
-        title="Headstart admin API",
-        version="1",
-        path="/openapi",
-        render_plugins=[JsonRenderPlugin(path="/")],
-        components=Components(security_schemes={"bearer": bearer}),
-        security=[{"bearer": []}],
-    )
-
+# --- the live page --------------------------------------------------------------------------------
 
 MOST_PAGES = 16
 """The most pages that may be open at the same time. Each gets an event every second."""
@@ -655,7 +673,11 @@ LIVE_HANDLERS: tuple[Any, ...] = (live_page, live, live_events, live_drafts_scri
 
 
 async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
-    """Return the totals. The first call computes them from the books in the store."""
+    """Return the totals. The first call computes them from the books in the store.
+
+    From then on, a process that is alone adds its requests to them (``observers``). One of several
+    workers reads the books again after ``REREAD_S``.
+    """
     pages = admin.pages
     async with pages.starting:
         alone = admin.gather is None
@@ -675,17 +697,19 @@ async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
 async def _events(
     admin: AdminState, engine: EngineParts, asked: LiveChoice
 ) -> AsyncIterator[ServerSentEventMessage]:
+    """Yield what a page shows: at once, when it has changed, and at least every ``ALIVE_S``."""
     pages, loop = admin.pages, asyncio.get_running_loop()
     pages.open += 1
     try:
-        sent, spoke, until = None, 0.0, loop.time() + pages.stream_s
+        shown, sent_at, until = None, 0.0, loop.time() + pages.stream_s
         while not admin.draining() and loop.time() < until:
             totals = await _totals(admin, engine)
             recent = await recent_calls(admin, engine, asked.wanted)
-            seen = (recent.requests, recent.calls)
-            now = (id(totals), totals.version, admin.clock() // 60, seen)
-            if now != sent or loop.time() - spoke > ALIVE_S:
-                sent, spoke = now, loop.time()
+            # Each minute the window of time moves on.
+            minute, calls = admin.clock() // 60, (recent.requests, recent.calls)
+            present = (id(totals), totals.version, minute, calls)
+            if present != shown or loop.time() - sent_at > ALIVE_S:
+                shown, sent_at = present, loop.time()
                 overview = await _overview(engine, totals, recent, asked)
                 yield ServerSentEventMessage(data=msgspec.json.encode(overview))
             await asyncio.sleep(EVERY_S)
@@ -709,6 +733,7 @@ async def _overview(
 
 
 def _safety(engine: EngineParts) -> Safety | None:
+    """Return the rates of wrong hits; None if nothing is learned."""
     if engine.hit_decider is None:
         return None
     domains = engine.hit_decider.learner.domains

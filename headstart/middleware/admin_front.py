@@ -1,7 +1,12 @@
 """The front of the admin API: answers probes, and builds the API at the first other request.
 
 The API's library takes a tenth of a second of CPU and 10 MB to load, and most processes only ever
-see probes.
+see probes. So ``AdminFront`` answers these itself::
+
+    GET /_headstart/ready      {"status": "degraded", "reasons": ["the store does not answer: …"]}
+
+This file also has the values that the API gets: ``AdminState`` for the process, and ``EngineParts``
+for its engine.
 """
 
 from __future__ import annotations
@@ -52,8 +57,11 @@ class EngineParts:
     hit_decider: HitDecider | None
     flights: Flights
     concurrency: ConcurrencyLimit
+    """Limits the calls to upstreams."""
     relays: ConcurrencyLimit
+    """Limits the relayed requests."""
     sockets: ConcurrencyLimit
+    """Limits the relayed WebSockets."""
     ledger: ClientLedger | None
     """Counts the use of the limits of client keys; None: there are no limits."""
     states: UpstreamStates | None
@@ -71,10 +79,12 @@ class LivePages:
     read_at: float = 0.0
     """When the totals were read from the store, in Unix seconds."""
     open: int = 0
+    """The number of pages."""
     stream_s: float = 60.0
     """Longest time of a stream of events; then the page opens the next one. So a reload of the
     configuration does not wait for pages that are open."""
     starting: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while the totals are read, so that only one page reads them."""
 
 
 class WorkerAnswers(Frozen):

@@ -1,6 +1,15 @@
 """The state that the admin API shows: entries of the cache, upstreams and recent requests.
 
-With several workers, the figures of all workers are shown as one.
+With several workers, the figures of all workers are shown as one. For example, ``GET upstreams``
+takes these steps:
+
+1. ``gather_answers`` sends the question ``UPSTREAMS`` to all workers, by way of the parent process.
+2. Each worker answers with its ``own_figures``, as bytes.
+3. ``merge_upstreams`` makes one answer of these: an upstream with 2 calls in flight in one worker
+   and 3 in the other has 5.
+
+The parts of this file: levels, entries of the cache, upstreams, recent requests, the questions to
+workers, and the functions that merge their answers.
 """
 
 from __future__ import annotations
@@ -43,7 +52,7 @@ if TYPE_CHECKING:
     from headstart.observe import Served
 
 
-# --- levels ---------------------------------------------------------------------------------------
+# --- levels: the numbers that rise and fall -------------------------------------------------------
 
 
 def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:
@@ -72,7 +81,7 @@ async def read_limits(engine: EngineParts) -> tuple[LimitUse, ...]:
 
 
 async def read_levels(engine: EngineParts) -> Levels:
-    """Return the present levels. If the store fails, only its numbers are missing."""
+    """Return the present levels of this process. If the store fails, its numbers are missing."""
     entries = size = partitions = None
     with contextlib.suppress(StoreError):
         if engine.cache is not None:
@@ -275,7 +284,7 @@ async def _invalidate(engine: EngineParts, ids: Sequence[str]) -> None:
         await engine.store.append([Delete(ids=tuple(ids))])
 
 
-# --- upstreams and recent requests ----------------------------------------------------------------
+# --- upstreams ------------------------------------------------------------------------------------
 
 TYPICAL_TOKENS = 500
 """Length of the typical prompt for which times to first token are shown."""
@@ -349,6 +358,8 @@ def _status(
         stall_limit_s=measures.stall_limits_s(model)[0],
     )
 
+
+# --- recent requests ------------------------------------------------------------------------------
 
 MOST_ROWS = 100
 """Number of requests that the live page lists."""
@@ -432,22 +443,94 @@ def sum_counts(counts: Iterable[CallCount]) -> list[CallCount]:
 
 
 def _row(row: Served) -> RequestRow:
+    """Return a row of the books as the page shows it, with the number of its attempts."""
     shown = {name: getattr(row, name) for name in RequestRow.__struct_fields__}
     return RequestRow(**{**shown, "attempts": len(row.attempts)})
 
 
-# --- the figures of several workers as one --------------------------------------------------------
+# --- the questions to workers ---------------------------------------------------------------------
+
+_encode = msgspec.json.encode
+METRICS, COUNTS, UPSTREAMS = "metrics", "counts", "upstreams"
+EXPLAIN, RECENT = "explain/", "recent/"
+"""The questions between workers. ``EXPLAIN`` is followed by the id of a request, ``RECENT`` by a
+filter as JSON."""
+
+
+async def gather_answers(admin: AdminState, engine: EngineParts, what: str) -> WorkerAnswers:
+    """Return the answers of all workers, or of this process where there are no others."""
+    if admin.gather is not None:
+        with contextlib.suppress(HeadstartError):  # raised if the parent process has just ended
+            found = await admin.gather(what)
+            if found.live:
+                return found
+    return WorkerAnswers(live=[await own_figures(admin, engine, what)])
+
+
+async def recent_calls(admin: AdminState, engine: EngineParts, wanted: LiveFilter) -> RecentCalls:
+    """Return the last ``wanted`` requests of all workers, and the calls of all their requests."""
+    if admin.gather is None:
+        return read_recent(admin, engine, wanted)
+    found = await gather_answers(admin, engine, RECENT + _encode(wanted).decode())
+    return merge_recent([msgspec.json.decode(each, type=RecentCalls) for each in found.live])
+
+
+class WorkerCounts(Frozen, omit_defaults=False):
+    """The requests that one worker has counted by outcome, and its present levels."""
+
+    outcomes: dict[str, int]
+    now: Levels
+    started: float
+    """When the worker started, on the monotonic clock, which all workers share."""
+
+
+async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> bytes:
+    """Return this process's answer to a question; b"" if it does not know the request of one."""
+    if what == METRICS:
+        admin.metrics.settle()
+        return await to_thread.run_sync(admin.metrics.expose, await read_levels(engine))
+    if what == COUNTS:
+        outcomes = admin.metrics.requests_by_outcome()
+        now = await read_levels(engine)
+        return _encode(WorkerCounts(outcomes=outcomes, now=now, started=admin.started))
+    if what == UPSTREAMS:
+        view = UpstreamsView(upstreams=upstream_states(engine), hedges=read_hedges(engine))
+        return _encode(view)
+    if what.startswith(RECENT):
+        wanted = msgspec.json.decode(what.removeprefix(RECENT), type=LiveFilter)
+        return _encode(read_recent(admin, engine, wanted))
+    id = what.removeprefix(EXPLAIN)
+    row = admin.recent.find(id)
+    if row is None:
+        return b""
+    explained = msgspec.structs.asdict(row)
+    if engine.hit_decider is not None:
+        explained["verdict"] = await _verdict(engine.hit_decider, id)
+    return _encode(explained)
+
+
+async def _verdict(hit_decider: HitDecider, id: str) -> Explanation | None:
+    sample = hit_decider.learner.recall(id)
+    if sample is None:
+        return None
+    await hit_decider.learner.domains.load(sample.pair.domain)
+    return hit_decider.explain(id)
+
+
+# --- the answers of several workers as one --------------------------------------------------------
 
 _SAME_STORE = ("headstart_entries", "headstart_entries_bytes", "headstart_partitions")
 """Gauges of things that all workers share. The largest value is the newest."""
 
 
 class _Merged(Collector):
-    """The sums over several expositions."""
+    """The metrics of several workers, each in Prometheus's text format, as one."""
 
     def __init__(self) -> None:
         self._families: dict[str, Metric] = {}
+        """The metrics by name, without samples. The library calls a metric a family of samples."""
         self._samples: defaultdict[str, dict[tuple[object, ...], Sample]] = defaultdict(dict)
+        """For each family, its samples by name and labels."""
 
     def add(self, exposed: bytes, *, counters_only: bool) -> None:
         """Add the exposition of one worker; of an ended worker only the values that never fall."""
@@ -457,11 +540,11 @@ class _Merged(Collector):
             self._families.setdefault(
                 family.name, Metric(family.name, family.documentation, family.type)
             )
-            merge, samples = _rule(family), self._samples[family.name]
+            rule, samples = _rule(family), self._samples[family.name]
             for sample in family.samples:
                 key = (sample.name, *sorted(sample.labels.items()))
                 known = samples.get(key)
-                both = sample.value if known is None else _merge(merge, known.value, sample.value)
+                both = sample.value if known is None else _merge(rule, known.value, sample.value)
                 samples[key] = sample._replace(value=both)
 
     def collect(self) -> Iterable[Metric]:
@@ -472,6 +555,7 @@ class _Merged(Collector):
 
 
 def _rule(family: Metric) -> Callable[[Iterable[float]], float]:
+    """Return the function that makes one value of those of several workers."""
     name = family.name
     if name.endswith(("_created", "_start_time_seconds", "_max_fds")):
         return min
@@ -479,6 +563,7 @@ def _rule(family: Metric) -> Callable[[Iterable[float]], float]:
 
 
 def _merge(rule: Callable[[Iterable[float]], float], one: float, other: float) -> float:
+    """Apply a rule to two values. NaN stands for a value that a worker does not know."""
     known = [value for value in (one, other) if not math.isnan(value)]
     return rule(known) if known else math.nan
 
@@ -499,7 +584,11 @@ def merge_metrics(live: Sequence[bytes], ended: Sequence[bytes] = ()) -> bytes:
 
 
 def merge_levels(levels: Sequence[Levels]) -> Levels:
-    """Return the present levels of all workers."""
+    """Return the present levels of all workers.
+
+    Of what all workers share, such as the entries, the largest known value counts, or the longest
+    list. The other levels are summed up.
+    """
 
     def largest(values: Iterable[int | None]) -> int | None:
         return max((value for value in values if value is not None), default=None)
@@ -514,15 +603,6 @@ def merge_levels(levels: Sequence[Levels]) -> Levels:
         hedges=max((each.hedges for each in levels), key=len, default=()),
         limits=max((each.limits for each in levels), key=len, default=()),
     )
-
-
-class WorkerCounts(Frozen, omit_defaults=False):
-    """The requests that one worker has counted by outcome, and its present levels."""
-
-    outcomes: dict[str, int]
-    now: Levels
-    started: float
-    """When the worker started, on the monotonic clock, which all workers share."""
 
 
 def merge_counts(live: Sequence[bytes], ended: Sequence[bytes] = ()) -> WorkerCounts:
@@ -577,61 +657,3 @@ def merge_recent(found: Sequence[RecentCalls]) -> RecentCalls:
             [UpstreamsView(upstreams=each.upstreams) for each in found]
         ).upstreams,
     )
-
-
-_encode = msgspec.json.encode
-METRICS, COUNTS, UPSTREAMS = "metrics", "counts", "upstreams"
-EXPLAIN, RECENT = "explain/", "recent/"
-"""The questions between workers. ``EXPLAIN`` is followed by the id of a request, ``RECENT`` by a
-filter as JSON."""
-
-
-async def gather_answers(admin: AdminState, engine: EngineParts, what: str) -> WorkerAnswers:
-    """Return the answers of all workers, or of this process where there are no others."""
-    if admin.gather is not None:
-        with contextlib.suppress(HeadstartError):  # raised if the parent process has just ended
-            found = await admin.gather(what)
-            if found.live:
-                return found
-    return WorkerAnswers(live=[await own_figures(admin, engine, what)])
-
-
-async def recent_calls(admin: AdminState, engine: EngineParts, wanted: LiveFilter) -> RecentCalls:
-    """Return the last ``wanted`` requests of all workers, and the calls of all their requests."""
-    if admin.gather is None:
-        return read_recent(admin, engine, wanted)
-    found = await gather_answers(admin, engine, RECENT + _encode(wanted).decode())
-    return merge_recent([msgspec.json.decode(each, type=RecentCalls) for each in found.live])
-
-
-async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> bytes:
-    """Return this process's answer."""
-    if what == METRICS:
-        admin.metrics.settle()
-        return await to_thread.run_sync(admin.metrics.expose, await read_levels(engine))
-    if what == COUNTS:
-        outcomes = admin.metrics.requests_by_outcome()
-        now = await read_levels(engine)
-        return _encode(WorkerCounts(outcomes=outcomes, now=now, started=admin.started))
-    if what == UPSTREAMS:
-        view = UpstreamsView(upstreams=upstream_states(engine), hedges=read_hedges(engine))
-        return _encode(view)
-    if what.startswith(RECENT):
-        wanted = msgspec.json.decode(what.removeprefix(RECENT), type=LiveFilter)
-        return _encode(read_recent(admin, engine, wanted))
-    id = what.removeprefix(EXPLAIN)
-    row = admin.recent.find(id)
-    if row is None:
-        return b""
-    explained = msgspec.structs.asdict(row)
-    if engine.hit_decider is not None:
-        explained["verdict"] = await _verdict(engine.hit_decider, id)
-    return _encode(explained)
-
-
-async def _verdict(hit_decider: HitDecider, id: str) -> Explanation | None:
-    sample = hit_decider.learner.recall(id)
-    if sample is None:
-        return None
-    await hit_decider.learner.domains.load(sample.pair.domain)
-    return hit_decider.explain(id)

@@ -1,7 +1,18 @@
 """Splits a long document or a list into many calls of a batch, and joins the answers in order.
 
-Pure. A document is cut at paragraphs; a paragraph that does not fit is cut at its sentences, and a
-sentence that does not fit at words. Each item of a list becomes a call.
+Pure. A ``MappedRequest`` is one such request. Its calls come in levels: the calls of level 0 answer
+the parts, and each call of a further level joins some answers of the level below. For example, a
+document of four parts with the ``reduce`` prompt "Summarize these summaries" may need::
+
+    level 0    part 1    part 2    part 3    part 4
+    level 1    answers 1 and 2     answers 3 and 4
+    level 2    the two answers of level 1
+
+The last level has one call, whose answer is the answer to the request. Without ``reduce`` there is
+only level 0, and its answers are written one after the other.
+
+A document is cut at paragraphs; a paragraph that does not fit is cut at its sentences, and a
+sentence that does not fit at words. Each item of a list is a part.
 """
 
 from __future__ import annotations
@@ -40,8 +51,11 @@ class MapOptions(Frozen):
     """How documents are split, and how the answers are joined."""
 
     field: str
+    """The field of a request that has the document."""
     reduce: str | None
+    """The prompt for the calls that join answers; None: the answers are not joined by calls."""
     chunk_tokens: int
+    """The most tokens of a part, and of the answers that one call joins."""
 
 
 class MapStep(NamedTuple):
@@ -50,19 +64,20 @@ class MapStep(NamedTuple):
     level: int
     """0: it answers a part of the document. Above: it joins answers of the level below."""
     number: int
+    """Its place in the level, from 0."""
 
 
 class StepError(Exception):
     """The answer to a part cannot be joined."""
 
 
-# --- parts -----------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def split_document(text: str, most: int, count: Callable[[str], int]) -> list[str]:
     """Return the parts of a text, each of at most ``most`` tokens. Joined, they are the text."""
     parts: list[str] = []
-    taken: list[str] = []
+    taken: list[str] = []  # the pieces of the next part
     tokens = 0
     cuts = (partial(_cut_after, _PARAGRAPH), _sentences, partial(_cut_after, _WORD))
     for piece, size in _pieces(text, most, count, cuts):
@@ -93,7 +108,8 @@ def _pieces(
             yield from _pieces(piece, most, count, tuple(finer))
         else:
             for start in range(0, len(piece), most):
-                yield piece[start : start + most], min(most, count(piece[start : start + most]))
+                short = piece[start : start + most]
+                yield short, min(most, count(short))
 
 
 def _sentences(text: str) -> Iterator[str]:
@@ -101,6 +117,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _cut_after(end: re.Pattern[str], text: str) -> Iterator[str]:
+    """Cut a text behind each match of ``end``."""
     at = 0
     for found in end.finditer(text):
         if found.end() > at:
@@ -125,7 +142,7 @@ def group_answers(texts: list[str], most: int, count: Callable[[str], int]) -> l
     return groups
 
 
-# --- one document ----------------------------------------------------------------------------
+# --- one document ---------------------------------------------------------------------------------
 
 
 def read_document(value: object, field: str) -> str | tuple[str, ...]:
@@ -145,6 +162,7 @@ def check_request(path: str, body: dict[str, Any]) -> None:
 
 
 def _with_part(dialect: Dialect, request: dict[str, Any], part: str) -> bytes:
+    """Return the body of the call for a part: the request with the part in its last message."""
     try:
         found = dialect.form.with_last_text(request, part.strip("\r\n"))
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -157,7 +175,8 @@ def _with_part(dialect: Dialect, request: dict[str, Any], part: str) -> bytes:
 class MappedRequest:
     """The state of one request whose document is split.
 
-    ``bodies`` are the calls of the present level.
+    ``bodies`` are the calls of the present level. Give their answers to ``take``. When the level
+    ``is_answered``, begin the next one. If there is none, ``joined`` is the whole answer.
     """
 
     def __init__(
@@ -168,10 +187,12 @@ class MappedRequest:
         self._options = options
         self._is_list = not isinstance(document, str)
         self._tokens = Tokens()
-        self._last: Completion | None = None
-        """The answer of the last level, or the answer to the first part."""
+        """The tokens of all calls."""
+        self._base: Completion | None = None
+        """The answer from which the whole answer takes all but its text and its tokens: the first
+        one that came, or the latest one of a call that joined answers."""
         self._cut: str | None = None
-        """Why a part ended early."""
+        """Why an answer ended early; None: all are complete."""
         parts = (
             split_document(document, options.chunk_tokens, self._count)
             if isinstance(document, str)
@@ -180,21 +201,7 @@ class MappedRequest:
         self.level = 0
         self.bodies = [_with_part(self._dialect, self._request, part) for part in parts]
         self._texts: list[str | None] = [None] * len(parts)
-
-    def _count(self, text: str) -> int:
-        return count_tokens(text, str(self._request.get("model", ""))).tokens
-
-    def _joining(self, texts: Iterable[str]) -> bytes:
-        """Return the call that joins some answers. System text and settings stay."""
-        form, request = self._dialect.form, self._request
-        said = request.get(form.field)
-        system = [
-            each
-            for each in (said if isinstance(said, list) else ())
-            if isinstance(each, dict) and each.get("role") in ("system", "developer")
-        ]
-        text = JOINT.join((self._options.reduce or "", *texts))
-        return msgspec.json.encode({**request, form.field: [*system, form.turn("user", text)]})
+        """The answers of the present level; None: not known yet."""
 
     def take(self, number: int, body: bytes, now: float) -> None:
         """Take the answer to a call of this level. Raises StepError."""
@@ -208,8 +215,8 @@ class MappedRequest:
         self._texts[number] = text
         used = transcript.tokens(self._dialect.tokens) or Tokens()
         self._tokens = sum_tokens((self._tokens, used))
-        if self._last is None or self.level:
-            self._last = completion
+        if self._base is None or self.level:
+            self._base = completion
         if choice.finish == "length":
             self._cut = choice.native_finish or choice.finish
 
@@ -218,39 +225,53 @@ class MappedRequest:
         """All calls of this level have their answers."""
         return None not in self._texts
 
-    def rise(self) -> bool:
-        """Begin the next level.
-
-        Return whether there is one, that is, whether answers must be joined.
-        """
+    def begin_next_level(self) -> bool:
+        """Begin the level that joins the answers; return False if there is none."""
         options, texts = self._options, [each or "" for each in self._texts]
         if options.reduce is None or (self.level and len(texts) == 1):
             return False
         groups = group_answers(texts, options.chunk_tokens, self._count)
         self.level += 1
-        self.bodies = [self._joining(group) for group in groups]
+        self.bodies = [self._joining_call(group) for group in groups]
         self._texts = [None] * len(groups)
         return True
 
     def joined(self, id: str) -> bytes:
         """Return the answer to the whole request, with the tokens of all its calls."""
-        assert self._last is not None
+        base = self._base
+        assert base is not None
         texts = [each or "" for each in self._texts]
         text = JOINT.join(texts)
         if self._is_list and self._options.reduce is None:
             text = msgspec.json.encode(texts).decode()
         choice = msgspec.structs.replace(
-            self._last.choices[0], parts=(Text(text=text),), logprobs=None, extra={}
+            base.choices[0], parts=(Text(text=text),), logprobs=None, extra={}
         )
         if self._cut is not None and self._options.reduce is None:
             choice = msgspec.structs.replace(choice, finish="length", native_finish=self._cut)
         answer = msgspec.structs.replace(
-            self._last, choices=(choice,), usage=self._dialect.usage(self._tokens), extra={}
+            base, choices=(choice,), usage=self._dialect.usage(self._tokens), extra={}
         )
         return self._dialect.write_body(answer, id, answer.created)
 
+    def _joining_call(self, texts: Iterable[str]) -> bytes:
+        """Return the body of the call that joins some answers. System text and settings stay."""
+        form, request = self._dialect.form, self._request
+        turns = request.get(form.field)
+        system = [
+            each
+            for each in (turns if isinstance(turns, list) else ())
+            if isinstance(each, dict) and each.get("role") in ("system", "developer")
+        ]
+        text = JOINT.join((self._options.reduce or "", *texts))
+        return msgspec.json.encode({**request, form.field: [*system, form.turn("user", text)]})
+
+    def _count(self, text: str) -> int:
+        return count_tokens(text, str(self._request.get("model", ""))).tokens
+
 
 def _dialect_of(path: str) -> Dialect:
+    """Return the dialect of a path, if its requests are lists of messages. Raises ConfigError."""
     for dialect in DIALECTS.values():
         if path in dialect.paths and dialect.form.field in ("messages", "input"):
             return dialect

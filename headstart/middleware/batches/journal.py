@@ -1,10 +1,16 @@
 """The files of a batch: its requests, the journal of the answers, and the output.
 
-``BatchJournal`` is the journal of one batch. ``BatchFolder`` has the files and batches of all
-callers of ``/v1/files`` and ``/v1/batches``. Each caller has a folder, so nobody finds the files of
-another one. A file or batch is a JSON document, with its data beside it; only the user of this
-process may read them. The methods of ``BatchFolder`` block, so the event loop calls them in a
-thread.
+1. ``read_requests`` reads the input, which has a request in each line::
+
+       {"custom_id": "a", "url": "/v1/chat/completions", "body": {"model": "m", "messages": [...]}}
+       {"id": "b", "model": "m", "prompt": "Hi"}
+
+   The first line has OpenAI's batch format, the second one our short format.
+2. ``BatchJournal`` keeps the answer to each request as soon as it has come, in the order of the
+   answers. So a batch that was interrupted can go on. At the end, ``write_output`` writes the
+   answers in the order of the input.
+3. ``BatchFolder`` has the files and batches of all callers of ``/v1/files`` and ``/v1/batches``.
+4. ``UploadWriter`` writes a file of ``/v1/files`` while it arrives.
 """
 
 from __future__ import annotations
@@ -43,6 +49,9 @@ CHAT = "/v1/chat/completions"
 _FIRST = ("model", "tools", "system", "instructions")
 """The fields of a body that a provider reads before the conversation."""
 _TEXTS = ("messages", "input", "contents", "prompt")
+
+
+# --- the requests ---------------------------------------------------------------------------------
 
 
 class CallPlace(NamedTuple):
@@ -131,18 +140,14 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _request(row: dict[str, Any], place: int, number: int, model: str | None) -> BatchRequest:
+    """Return the request of line ``number``, in either format. Raises ConfigError."""
+    default_id = f"line-{number}"
     if "body" in row:
-        body, path = row["body"], row.get("url", CHAT)
-        custom_id = row.get("custom_id", f"line-{number}")
+        custom_id, path, body = row.get("custom_id", default_id), row.get("url", CHAT), row["body"]
         if row.get("method", "POST") != "POST":
             raise ConfigError("method: only POST can be sent")
     else:
-        body = {name: value for name, value in row.items() if name not in ("id", "prompt")}
-        path, custom_id = CHAT, row.get("id", f"line-{number}")
-        if "prompt" in row and "messages" not in row:
-            body["messages"] = [{"role": "user", "content": row["prompt"]}]
-        if "messages" not in body:
-            raise ConfigError("it has neither body (OpenAI's batch format) nor prompt or messages")
+        custom_id, path, body = row.get("id", default_id), CHAT, _body_of_short_form(row)
     if not isinstance(body, dict):
         raise ConfigError("body: it is not a JSON object")
     body = cast("dict[str, Any]", body)
@@ -156,6 +161,15 @@ def _request(row: dict[str, Any], place: int, number: int, model: str | None) ->
         raise ConfigError("model: it names none; give one with --model")
     custom_id = custom_id if isinstance(custom_id, str) else msgspec.json.encode(custom_id).decode()
     return BatchRequest(place, custom_id, path, msgspec.json.encode(body))
+
+
+def _body_of_short_form(row: dict[str, Any]) -> dict[str, Any]:
+    body = {name: value for name, value in row.items() if name not in ("id", "prompt")}
+    if "prompt" in row and "messages" not in row:
+        body["messages"] = [{"role": "user", "content": row["prompt"]}]
+    if "messages" not in body:
+        raise ConfigError("it has neither body (OpenAI's batch format) nor prompt or messages")
+    return body
 
 
 def in_prefix_order(requests: Iterable[BatchRequest]) -> list[BatchRequest]:
@@ -173,6 +187,9 @@ def in_prefix_order(requests: Iterable[BatchRequest]) -> list[BatchRequest]:
     return sorted(requests, key=beginning)
 
 
+# --- the journal ----------------------------------------------------------------------------------
+
+
 class BatchResult(Frozen):
     """One answered or failed request, as the journal keeps it."""
 
@@ -188,7 +205,11 @@ class BatchResult(Frozen):
 
 
 class Submission(Frozen):
-    """A batch at a provider, as the journal keeps it. It is written before the batch is made."""
+    """A batch that a provider runs for us at a lower price, as the journal keeps it.
+
+    It is written before the batch is made. So no batch is made twice or forgotten, even if this
+    process is killed in between.
+    """
 
     token: str
     """Names the submission at the provider."""
@@ -217,6 +238,8 @@ class _JournalHead(Frozen):
 
 
 class _JournalPlace(NamedTuple):
+    """Where the result of a call is in the file. The results themselves would fill the memory."""
+
     succeeded: bool
     start: int
     length: int
@@ -224,6 +247,9 @@ class _JournalPlace(NamedTuple):
 
 class BatchJournal:
     """The journal of a batch: a line for each answered request, in a file beside the output.
+
+    The first line is a ``_JournalHead``. Each further line is a ``BatchResult`` or a
+    ``Submission``, and replaces an earlier line of the same call or submission.
 
     A line is in the file before the next request begins, so no line is lost if the process is
     killed. After ``sync`` they also survive a power cut. An incomplete last line is dropped. Raises
@@ -243,9 +269,9 @@ class BatchJournal:
         self.path = path
         self._head = _JournalHead(requests=len(requests), digest=digest.hexdigest())
         self._kept: dict[CallPlace, _JournalPlace] = {}
+        """The last result of each call."""
         self.results: list[BatchResult] = []
-        """The results in the journal when it was opened, without ``row``. A later line of a request
-        replaces an earlier one."""
+        """The results of whole requests in the journal when it was opened, without ``row``."""
         self.submissions: dict[str, Submission] = {}
         """Submissions by their tokens."""
         try:
@@ -271,6 +297,7 @@ class BatchJournal:
             ) from error
 
     def _read(self) -> None:
+        """Read the lines of earlier runs; write the head if the file is new."""
         self._file.seek(0)
         data = self._file.read()
         whole = data.rfind(b"\n") + 1
@@ -281,16 +308,9 @@ class BatchJournal:
         if not lines:
             self._write(msgspec.json.encode(self._head))
             return
-        try:
-            head = msgspec.json.decode(lines[0], type=_JournalHead)
-        except UNDECODABLE as error:
-            raise ConfigError(f"{self.path} is not the journal of a batch: {error}") from error
-        if head != self._head:
-            raise ConfigError(
-                f"{self.path} is the journal of other requests; name another --output, or delete it"
-            )
+        self._check_head(lines[0])
         start = len(lines[0])
-        found: dict[int, BatchResult] = {}
+        results: dict[int, BatchResult] = {}
         for line in lines[1:]:
             is_submission = line.startswith(_SUBMISSION)
             kind: type[Submission | BatchResult] = Submission if is_submission else BatchResult
@@ -303,9 +323,20 @@ class BatchJournal:
             else:
                 self._note(known, start, len(line))
                 if known.step is None:
-                    found[known.place] = msgspec.structs.replace(known, row=msgspec.Raw(b""))
+                    results[known.place] = msgspec.structs.replace(known, row=msgspec.Raw(b""))
             start += len(line)
-        self.results = list(found.values())
+        self.results = list(results.values())
+
+    def _check_head(self, line: bytes) -> None:
+        """Raise ConfigError if the file is not the journal of these requests."""
+        try:
+            head = msgspec.json.decode(line, type=_JournalHead)
+        except UNDECODABLE as error:
+            raise ConfigError(f"{self.path} is not the journal of a batch: {error}") from error
+        if head != self._head:
+            raise ConfigError(
+                f"{self.path} is the journal of other requests; name another --output, or delete it"
+            )
 
     def _note(self, result: BatchResult, start: int, length: int) -> None:
         kept = _JournalPlace(result.succeeded, start, length)
@@ -320,8 +351,8 @@ class BatchJournal:
         """Return whether the request at this place has an answer or an error."""
         return CallPlace(place, None) in self._kept
 
-    def step(self, place: int, step: MapStep) -> BatchResult | None:
-        """Return the answer to one call for a document, if it has one."""
+    def result_of_step(self, place: int, step: MapStep) -> BatchResult | None:
+        """Return the answer to one call for the document of a request, if the call has one."""
         kept = self._kept.get(CallPlace(place, step))
         return self._result(kept) if kept is not None and kept.succeeded else None
 
@@ -389,6 +420,9 @@ class BatchJournal:
         if delete:
             self.path.unlink()
         self._file.close()
+
+
+# --- lines of the output --------------------------------------------------------------------------
 
 
 def body_of(row: msgspec.Raw) -> bytes:
@@ -518,7 +552,20 @@ def new_id(prefix: str) -> str:
 
 
 class BatchFolder:
-    """Files and batches on the disk, by their owners. Methods raise OSError."""
+    """Files and batches on the disk, by their owners.
+
+    Each caller has a folder, so nobody finds the files of another one, and only the user of this
+    process may read them. These are in the folder of a caller::
+
+        file-0123….json                    a ``KeptFile``
+        file-0123….data                    its bytes
+        batch_4567….json                   a ``KeptBatch``
+        batch_4567….journal                the answers of a batch that has not ended
+        batch_4567….cancel                 (empty) the owner has cancelled the batch
+
+    Several processes may use the folder at the same time. Methods block, so the event loop calls
+    them in a thread. They raise OSError.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -630,7 +677,7 @@ class BatchFolder:
                     yield path, found
 
 
-# --- uploads ---------------------------------------------------------------------------------
+# --- uploads --------------------------------------------------------------------------------------
 
 
 class UploadWriter:
@@ -651,6 +698,7 @@ class UploadWriter:
             options["boundary"], max_header_size=LONGEST_HEADERS, max_segment_count=MOST_FIELDS
         )
         self._field = ""
+        """The name of the field that is read now."""
         self.filename: str | None = None
         self.purpose: str | None = None
         self._into = into

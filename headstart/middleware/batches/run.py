@@ -1,4 +1,18 @@
-"""Sends the requests of a batch through an engine of this process, as fast as providers allow."""
+"""Sends the requests of a batch through an engine of this process, as fast as providers allow.
+
+A ``BatchRun`` asks each request as a client would (``ask``). A request goes through these steps:
+
+1. It waits for its turn (``_waiting``). If an equal request waits or runs already, it waits for the
+   answer of that one first (``_equal``).
+2. The engine looks it up in the cache. Up to ``LOOKUPS`` requests do this at the same time.
+3. After a miss it waits for a place among the calls. ``BatchPace`` sets their number: it rises
+   while the answers come as fast as before, and falls when the provider refuses calls.
+4. ``_is_final`` decides about the answer: the journal keeps it, the request waits for another try,
+   or the run stops.
+
+With a ``tier``, a request that is not in the cache waits until a batch of the provider has its
+answer (``_deferred``). Then it is asked again (``upstreams/batched.py``).
+"""
 
 from __future__ import annotations
 
@@ -159,7 +173,7 @@ class BatchCounts:
 
 @dataclass
 class _SplitRequest:
-    """A request whose document is split, while its calls run."""
+    """A request whose document is split (``documents.py``), while its calls run."""
 
     request: BatchRequest
     mapped: MappedRequest
@@ -201,6 +215,7 @@ class BatchRun:
     _open: int = 0
     """The number of requests that run, with or without a call."""
     _tries: Counter[CallPlace] = field(default_factory=Counter)
+    """The answers to each call that were no refusals."""
     _deferred: list[tuple[BatchRequest, str]] = field(default_factory=list)
     """The requests that wait for the provider's batch, with the digests of their calls."""
     _settled: set[CallPlace] = field(default_factory=set)
@@ -208,7 +223,9 @@ class BatchRun:
     _documents: dict[int, _SplitRequest] = field(default_factory=dict)
     """Documents by the place of their request."""
     _equal: dict[tuple[str, bytes], list[BatchRequest]] = field(default_factory=dict)
+    """By the identity of each call that waits or runs, the equal calls that wait for its answer."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request ends or the run is stopped."""
 
     def __post_init__(self, requests: Iterable[BatchRequest], most: int) -> None:
         # The answer to a call decides whether the next one may begin.
@@ -216,12 +233,12 @@ class BatchRun:
         self._headers = (*self.headers, (b"content-type", b"application/json"))
         self.pace = BatchPace(most=most)
         self.counts = BatchCounts(0)
-        first: list[BatchRequest] = []
+        calls: list[BatchRequest] = []
         for each in requests:
             self.counts.total += 1
             if not self.journal.succeeded(each.place):
-                first += [call for call in self._calls_of(each) if self._is_first(call)]
-        self._waiting = deque(in_prefix_order(first))
+                calls += filter(self._is_first, self._calls_of(each))
+        self._waiting = deque(in_prefix_order(calls))
         for result in self.journal.results:
             if result.succeeded:
                 self.counts.outcomes[result.outcome] += 1
@@ -354,18 +371,12 @@ class BatchRun:
         attempts = () if booked is None else booked.attempts
         # Without a call, the engine itself refused it. That says nothing new about the provider.
         began = now - (unix - attempts[0].at) if attempts else -math.inf
-        limited, hopeless = reply.status in _LIMITED_STATUSES, _is_hopeless(booked)
-        if limited and not attempts and self.stopped_by is not None:
-            self._waiting.appendleft(request)  # the next run asks it
-            return False
-        if limited and not hopeless:
-            self.counts.refusals += 1
-            wait_s = retry_after_s(reply.headers, unix)
-            self.pace = schedule.pace_after_refusal(self.pace, began=began, wait_s=wait_s, now=now)
-            if self.pace.gives_up:
-                self.stop(f"the providers refuse all calls: {error_text(reply)}")
-            else:
-                self._waiting.appendleft(request)
+        hopeless = _is_hopeless(booked)
+        if reply.status in _LIMITED_STATUSES and not hopeless:
+            # The next run asks a request that ``stop`` refused.
+            refused_by_stop = not attempts and self.stopped_by is not None
+            if not refused_by_stop:
+                self._slow_down(request, reply, began)
             return False
         if booked is not None and attempts:
             self._learn(booked, began, now)
@@ -378,17 +389,28 @@ class BatchRun:
             return False
         return True
 
+    def _slow_down(self, request: BatchRequest, reply: BatchReply, began: float) -> None:
+        """Let a refused request wait, and begin fewer calls. Stop if everything is refused."""
+        self.counts.refusals += 1
+        now, unix = asyncio.get_running_loop().time(), time.time()  # noqa: TID251 - as the books
+        wait_s = retry_after_s(reply.headers, unix)
+        self.pace = schedule.pace_after_refusal(self.pace, began=began, wait_s=wait_s, now=now)
+        if self.pace.gives_up:
+            self.stop(f"the providers refuse all calls: {error_text(reply)}")
+        else:
+            self._waiting.appendleft(request)
+
     def _learn(self, booked: Served, began: float, now: float) -> None:
         """Learn from a provider's answer how many calls at a time it accepts."""
         last = booked.attempts[-1]
-        limited = {
+        refused_by = {
             each.upstream
             for each in booked.attempts
             if each.outcome in FAILURES and each.error in _LIMITED
         }
-        if limited:
+        if refused_by:
             self.counts.refusals += 1
-        if last.upstream in limited and last.outcome is AttemptOutcome.WON:
+        if last.upstream in refused_by and last.outcome is AttemptOutcome.WON:
             self.pace = schedule.pace_after_late_answer(self.pace, began=began, now=now)
         if booked.succeeded:
             took_s = booked.total_s if booked.upstream_s is None else booked.upstream_s
@@ -403,30 +425,26 @@ class BatchRun:
     def _keep(
         self, request: BatchRequest, reply: BatchReply, id: str, booked: Served | None
     ) -> None:
-        succeeded = 200 <= reply.status < 300
+        """Keep an answer, or an error after which the request is not asked again."""
+        succeeded, (place, step) = 200 <= reply.status < 300, request.call
         outcome = "relay" if booked is None else str(booked.outcome)
         usd = (booked.cost_usd if booked is not None else None) or 0.0
         row = output_row(request, id, reply.status, reply.body)
         result = BatchResult(
-            place=request.place,
-            outcome=outcome,
-            succeeded=succeeded,
-            usd=usd,
-            row=row,
-            step=request.step,
+            place=place, outcome=outcome, succeeded=succeeded, usd=usd, row=row, step=step
         )
-        if request.step is None:
-            self._end(result)
+        if step is None:
+            self._keep_result(result)
         else:
-            self._keep_step(request.step, result, id, reply)
+            self._keep_step(step, result, id, reply)
         self._release(request)
 
     def _release(self, request: BatchRequest) -> None:
         """Start the requests that waited for an equal one."""
         self._waiting.extendleft(reversed(self._equal.pop(request.identity, [])))
 
-    def _add(self, result: BatchResult) -> bool:
-        """Write a result, and return whether that was possible."""
+    def _write(self, result: BatchResult) -> bool:
+        """Write a result to the journal, and return whether that was possible."""
         try:
             self.journal.add(result)
         except OSError as error:
@@ -434,16 +452,14 @@ class BatchRun:
             return False
         return True
 
-    def _end(self, result: BatchResult) -> None:
+    def _keep_result(self, result: BatchResult) -> None:
         """Keep the result of a whole request."""
-        if not self._add(result):
+        if not self._write(result):
             return
         if result.succeeded:
             self.counts.outcomes[result.outcome] += 1
         else:
             self.counts.failed += 1
-
-    # --- documents ---------------------------------------------------------------------------
 
     def _is_first(self, call: BatchRequest) -> bool:
         """Return whether no equal call waits or runs. Otherwise let the call wait for that one."""
@@ -453,9 +469,7 @@ class BatchRun:
         self._equal[call.identity] = []
         return True
 
-    def _is_dropped(self, call: BatchRequest) -> bool:
-        """Return whether the call is for a document with a failed part."""
-        return call.step is not None and self._documents[call.place].failed
+    # --- documents --------------------------------------------------------------------------------
 
     def _calls_of(self, request: BatchRequest) -> list[BatchRequest]:
         """Return the calls of a request: itself, or the calls for the parts of its document."""
@@ -463,16 +477,16 @@ class BatchRun:
             return [request]
         mapped = MappedRequest(request.path, request.body, request.document, self.mapped)
         self._documents[request.place] = document = _SplitRequest(request, mapped)
-        return self._go_on(document)
+        return self._next_calls(document)
 
-    def _go_on(self, document: _SplitRequest) -> list[BatchRequest]:
+    def _next_calls(self, document: _SplitRequest) -> list[BatchRequest]:
         """Return the next calls for a document. If none are left, keep its answer."""
         request, mapped = document.request, document.mapped
         while True:
             missing: list[BatchRequest] = []
             for number, body in enumerate(mapped.bodies):
                 step = MapStep(mapped.level, number)
-                kept = self.journal.step(request.place, step)
+                kept = self.journal.result_of_step(request.place, step)
                 self.counts.parts += 1
                 if kept is None:
                     missing.append(request._replace(body=body, document=None, step=step))
@@ -481,9 +495,13 @@ class BatchRun:
                     document.take(step, kept)
             if missing:
                 return missing
-            if not mapped.rise():
+            if not mapped.begin_next_level():
                 self._end_document(document)
                 return []
+
+    def _is_dropped(self, call: BatchRequest) -> bool:
+        """Return whether the call is for a document with a failed part."""
+        return call.step is not None and self._documents[call.place].failed
 
     def _keep_step(self, step: MapStep, result: BatchResult, id: str, reply: BatchReply) -> None:
         """Keep the answer to one call for a document, and go on with the document."""
@@ -495,9 +513,9 @@ class BatchRun:
         except StepError as error:
             return self._fail_document(step, result, id, 502, str(error))
         self.counts.parts_done += 1
-        if self._add(result) and document.mapped.is_answered and not document.failed:
-            if document.mapped.rise():
-                calls = self._go_on(document)
+        if self._write(result) and document.mapped.is_answered and not document.failed:
+            if document.mapped.begin_next_level():
+                calls = self._next_calls(document)
                 self._waiting.extendleft(filter(self._is_first, reversed(calls)))
             else:
                 self._end_document(document)
@@ -513,20 +531,17 @@ class BatchRun:
         what = "part" if step.level == 0 else f"--reduce, level {step.level}, call"
         message = f"{what} {step.number + 1} of {len(document.mapped.bodies)}: {reason}"
         row = output_row(document.request, id, status, plain_error("part_failed", message))
-        self._end(msgspec.structs.replace(result, succeeded=False, row=row, step=None))
+        self._keep_result(msgspec.structs.replace(result, succeeded=False, row=row, step=None))
 
     def _end_document(self, document: _SplitRequest) -> None:
+        """Keep the answer to a whole document."""
         request = document.request
         id = f"map-{request.place + 1}"
         row = output_row(request, id, 200, document.mapped.joined(id))
         result = BatchResult(
-            place=request.place,
-            outcome=document.outcome,
-            succeeded=True,
-            usd=document.usd,
-            row=row,
+            place=request.place, outcome=document.outcome, succeeded=True, usd=document.usd, row=row
         )
-        self._end(result)
+        self._keep_result(result)
         del self._documents[request.place]
 
 

@@ -1,5 +1,18 @@
 """``/v1/files`` and ``/v1/batches``: batches of clients, which run here in the background.
 
+A client uploads a file of requests, makes a batch of it, asks for the batch until it has ended, and
+reads the file of answers::
+
+    POST /v1/files                     a form with purpose=batch            {"id": "file-1…", …}
+    POST /v1/batches                   {"input_file_id": "file-1…", …}      {"id": "batch_2…", …}
+    GET  /v1/batches/batch_2…          … "status": "completed", "output_file_id": "file-3…"
+    GET  /v1/files/file-3…/content     the answers
+
+A batch goes through these methods of ``BatchService``: ``_create`` saves it. ``_run_to_end`` waits
+until it may run. ``_run`` reads its requests and opens its journal. ``_ask`` asks the requests
+(``run.py``), while ``_watch`` looks whether it is cancelled or too late. ``_finish`` writes the
+files of answers and of errors.
+
 The requests of a batch take the same path as all others: cache, routes, books, limits of the
 caller's key. They have the headers of the batch's owner, which are kept only in memory. So after a
 restart a batch continues when its owner next asks for any file or batch.
@@ -72,7 +85,9 @@ ENDPOINTS = (
 )
 """The paths of the requests in a batch."""
 WINDOW, WINDOW_S = "24h", 24 * 3600
+"""The time in which a batch must end. The API has no other one."""
 PURPOSE, OUTPUT = "batch", "batch_output"
+"""The purposes of uploaded files, and of the files of answers and errors."""
 MOST_REQUESTS = 50_000
 """The most requests of one batch, as at OpenAI."""
 SMALL_BODY = 64 * 1024
@@ -80,6 +95,7 @@ SMALL_BODY = 64 * 1024
 FORM_BYTES = 64 * 1024
 """The most bytes of a form without its file."""
 PIECE = 2**20
+"""The bytes of an upload or of a file that one call of a thread writes or reads."""
 LOOK_S = 1.0
 """The time between two checks whether a batch is cancelled or too late."""
 AGAIN_S = 10.0
@@ -90,6 +106,8 @@ PAGE, LARGEST_PAGE, MOST_FILES = 20, 100, 10_000
 """The items of a page: of batches by default, of batches at most, and of files."""
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 CANCELLED, EXPIRED, STOPPED = "cancelled", "batch_expired", "batch_stopped"
+"""The reasons to stop a run (the first two), and the error codes of requests that were not asked
+(the last two)."""
 _ENDINGS: dict[str | None, tuple[str, tuple[str, ...]]] = {
     None: ("completed", ("completed_at",)),
     CANCELLED: ("cancelled", ("cancelling_at", "cancelled_at")),
@@ -150,6 +168,7 @@ class BatchService:
     _arriving: int = 0
     """The bytes that all uploads in progress may have together."""
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """The tasks of the batches that wait or run in this process, by their ids."""
     _runs: dict[str, BatchRun] = field(default_factory=dict)
     """The runs of this process, by the ids of their batches."""
     _turns: WeakValueDictionary[str, asyncio.Semaphore] = field(default_factory=WeakValueDictionary)
@@ -158,6 +177,7 @@ class BatchService:
     """The time, on the monotonic clock, of the next search for batches of an owner that do not
     run. inf: all of them run here or have ended."""
     _slots: asyncio.Semaphore = field(init=False)
+    """Limits the batches of all callers that run at once."""
     _sweeping: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -182,7 +202,7 @@ class BatchService:
             SWEEP_S,
         )
 
-    # --- requests ----------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer a request to one of these paths, or return False for another path."""
@@ -196,7 +216,7 @@ class BatchService:
             owner = self.owner(scope)
             if owner is None:
                 raise Forbidden("the caller is not known, so no files are kept for it")
-            await self._go_on(owner, scope)
+            await self._continue_batches(owner, scope)
             answer = self._file if kind == "files" else self._batch
             found = await answer(owner, scope, receive, id, end)
             if isinstance(found, KeptFile):
@@ -272,6 +292,7 @@ class BatchService:
             )
 
     async def _keep_form(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
+        """Write the file of a form beside the folders, and move it into that of its owner."""
         kind = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
         data = self.folder.root / f"{new_id('form-')}.part"
         form = UploadWriter(kind, data)
@@ -324,6 +345,7 @@ class BatchService:
     async def _batch(
         self, owner: str, scope: Scope, receive: Receive, id: str, end: str
     ) -> KeptFile | KeptBatch | dict[str, Any]:
+        """Answer a request for batches: return a batch or a list of them."""
         method = scope["method"]
         if not id:
             if method == "POST":
@@ -349,6 +371,7 @@ class BatchService:
         return msgspec.structs.replace(batch, request_counts=_counts(run))
 
     async def _create(self, owner: str, scope: Scope, receive: Receive) -> KeptBatch:
+        """Save the batch that a request describes, and let it run in the background."""
         asked = await _read_json(receive)
         file_id, endpoint, window = (
             asked.get(name) for name in ("input_file_id", "endpoint", "completion_window")
@@ -388,9 +411,9 @@ class BatchService:
         found = await asyncio.to_thread(self.folder.find, owner, batch.id, KeptBatch)
         return self._now(batch if found is None else found)
 
-    # --- runs --------------------------------------------------------------------------------
+    # --- runs -------------------------------------------------------------------------------------
 
-    async def _go_on(self, owner: str, scope: Scope) -> None:
+    async def _continue_batches(self, owner: str, scope: Scope) -> None:
         """Start the batches of an owner that no process runs."""
         if time.monotonic() < self._looks_at.get(owner, 0.0):
             return
@@ -405,6 +428,7 @@ class BatchService:
                 self._start(owner, batch, scope)
 
     def _start(self, owner: str, batch: KeptBatch, scope: Scope) -> None:
+        """Run a batch in the background, with the headers of its owner's request."""
         headers: Headers = (
             *((name, value) for name, value in scope["headers"] if not _OF_ONE_REQUEST.match(name)),
             (b"x-headstart-tags", batch.id.encode()),
@@ -431,6 +455,7 @@ class BatchService:
             del self._tasks[batch.id]
 
     async def _run(self, owner: str, batch: KeptBatch, headers: Headers) -> None:
+        """Run a batch that has its place. Raises ConfigError if another process runs it."""
         folder = self.folder
         data = folder.path(owner, batch.input_file_id, "data")
         try:
@@ -495,19 +520,10 @@ class BatchService:
 
     async def _finish(self, running: _OpenBatch, reason: str | None, counts: RequestCounts) -> None:
         """Write the output, and save how the batch ended. After an OSError no output is left."""
-        _, batch, requests, journal = running
-        now = self.clock()
-        code, why = STOPPED, f"the batch was stopped before it was asked: {reason}"
-        if reason == EXPIRED:
-            code, why = EXPIRED, "it was not asked within the 24 hours of the batch"
-        unanswered = [
-            unanswered_row(each, code, why)
-            for each in requests
-            if reason not in (None, CANCELLED) and not journal.holds(each.place)
-        ]
+        now, unanswered = self.clock(), _unanswered(running, reason)
         status, times = _ENDINGS.get(reason, ("failed", ("failed_at",)))
         done = msgspec.structs.replace(
-            batch,
+            running.batch,
             status=status,
             request_counts=counts,
             errors=None if reason in _ENDINGS else _errors(STOPPED, str(reason), None),
@@ -554,6 +570,7 @@ class BatchService:
             place.unlink(missing_ok=True)
 
     async def _fail(self, owner: str, batch: KeptBatch, message: str, line: int | None) -> None:
+        """Save that a batch has failed because of its input file, at ``line`` if that is known."""
         failed = msgspec.structs.replace(
             batch,
             status="failed",
@@ -588,6 +605,17 @@ def _read(data: Path, endpoint: str, check: Callable[[bytes], None]) -> list[Bat
                 f"line {each.place + 1}: url: {each.path!r} is not the batch's endpoint {endpoint}"
             )
     return requests
+
+
+def _unanswered(running: _OpenBatch, reason: str | None) -> list[msgspec.Raw]:
+    """Return the lines of requests without an answer. A cancelled batch has no such lines."""
+    if reason in (None, CANCELLED):
+        return []
+    code, why = STOPPED, f"the batch was stopped before it was asked: {reason}"
+    if reason == EXPIRED:
+        code, why = EXPIRED, "it was not asked within the 24 hours of the batch"
+    missing = (each for each in running.requests if not running.journal.holds(each.place))
+    return [unanswered_row(each, code, why) for each in missing]
 
 
 def _counts(run: BatchRun) -> RequestCounts:
