@@ -4,7 +4,13 @@ It is built only where a request must be translated. Names follow OpenAI's Chat 
 most providers speak. ``None`` always means that the client set no value.
 
 The functions below the form change requests that some providers would refuse: names and schemas of
-functions, late system messages, and tool calls without results.
+functions, late system messages, and tool calls without results. For example, a history whose tool
+was stopped gets a result for the call::
+
+    user: "Sum up a.txt"           user: "Sum up a.txt"
+    assistant: call c1 read_file   assistant: call c1 read_file
+    user: "Stop"                   tool: result c1 "(no result)"
+                                   user: "Stop"
 """
 
 from __future__ import annotations
@@ -299,11 +305,12 @@ def with_reminders(messages: Sequence[Message]) -> tuple[Message, ...]:
         is_model = message.role == "assistant"
         is_system = message.role in ("system", "developer")
         began = began or is_model or message.role == "tool"
+        # A blank system message, or a blank turn of the model at the beginning, is left out.
         if not _has_content(message):
             if not is_system and (opened or not is_model):
                 found.append(message)
             continue
-        if is_model and not opened:
+        if is_model and not opened:  # most providers want a message of the user first
             found.append(_NO_MESSAGE)
         opened = opened or began or not is_system
         found.append(_reminder(message) if is_system and began else message)

@@ -1,4 +1,18 @@
-"""JSON schemas of tools and answers, in the forms that providers take."""
+"""JSON schemas of tools and answers, in the forms that providers take.
+
+A schema is changed in these steps:
+
+1. ``_mended`` makes it a schema of draft 2020-12, without forms that some provider refuses.
+2. ``_Union`` merges a union at the top of a tool's arguments into one object.
+3. ``_with_targets`` makes each reference lead to a schema that still exists.
+
+For example, ``{"anyOf": [{"properties": {"id": A}}, {"properties": {"name": B}}]}`` becomes
+``{"type": "object", "properties": {"id": A, "name": B}, "required": []}``: no property is required,
+because each member of the union lacks one of them.
+
+The functions at the end write the form that only one API wants: OpenAI's strict mode
+(``fits_strict``), Anthropic's and Bedrock's (``closed_schema``), and Gemini's.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +36,7 @@ _NO_ARRAYS = frozenset(_TYPES) - {"array"}
 _UNIONS = ("allOf", "anyOf", "oneOf")
 _MERGED = frozenset((*_UNIONS, "$ref", "properties", "required"))
 _NOT_AT_TOP = frozenset(("not", "enum"))
+# Keywords by the form of their value: schemas by name, a list of schemas, or one schema.
 _MAPS = words_of("properties patternProperties $defs definitions dependentSchemas dependencies")
 _LISTS = frozenset((*_UNIONS, "prefixItems"))
 _OPEN = words_of("additionalProperties unevaluatedProperties unevaluatedItems")
@@ -72,9 +87,13 @@ class _Union:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._left = _LARGEST_UNION
+        """How much more may be merged."""
         self._keywords: dict[str, Any] = {}
+        """The keywords that hold for all values, such as a description."""
         self._properties: dict[str, dict[bytes, Any]] = {}
+        """The different schemas of each property, by their texts."""
         self._encoded: dict[int, bytes] = {}
+        """The texts of schemas, by the schema's ``id``."""
 
     def merged(self) -> dict[str, Any]:
         """Return the object. A property that differs between members takes the values of each."""

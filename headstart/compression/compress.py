@@ -4,6 +4,19 @@ The form in which message k is sent depends only on messages 1 to k and the conf
 messages of one request are a prefix of those of the next request: the provider's prompt cache stays
 useful, and all replicas make the same bytes without shared state.
 
+``compress`` takes these steps:
+
+1. With ``clear_history``: choose the old tool results to omit (``results_to_clear``).
+2. For each message in its order, ``ConversationCompressor.read`` finds the spans that may be
+   shortened: tool results, and documents in a message of the user.
+3. Each span is shortened by its kind (``transforms.py``); a file only by step 4.
+4. A file that is read again loses its unchanged lines (``FileReads``, with ``repeated_reads``).
+5. A span is sent in its shorter form only if that pays (``is_worth``).
+
+For example, the tool result ``[{"id": 1, "ok": true}, {"id": 2, "ok": true}, ...]`` becomes
+``{"columns":["id","ok"],"rows":[[1,true],[2,true],...]}``, with a ``Span`` by which ``restore``
+finds the way back.
+
 **Files that a coding agent reads again:** a reference to the earlier message replaces the lines
 that are unchanged since then. Only numbered listings of files get references, because their numbers
 show which lines a reference means. An agent edits a file by quoting its lines, so each line must be
@@ -83,6 +96,7 @@ _MAX_REMAINDER = 0.95
 _SPACES = re.compile("  +")
 """A run of spaces is about one token, whatever its length."""
 _MIN_CLEARED_TOKENS = 1500
+"""Fewer tokens are not cleared: the saving would be small, and each clearing has a price."""
 _MIN_CLEARED_SHARE = 0.3
 """The tokens to clear must be at least this share of the tokens that the provider reads again."""
 _SETTINGS = CompressionSettings()
@@ -196,10 +210,13 @@ class ConversationCompressor:
     profile: Profile
     memo: Memo
     cleared: frozenset[int]
+    """The numbers of the messages whose text is omitted."""
     passages: Passages = field(init=False)
+    """The texts so far, as they are sent: pointers lead to them."""
     reads: FileReads | None = field(init=False)
     """The files that were read; None: repeated reads stay whole."""
     sent_chars: int = 0
+    """The characters of the prompt so far, which decide whether the provider caches it."""
     _purpose: TextPurpose = field(default_factory=TextPurpose)
     """The purpose of texts, as the user's words of this turn say, except the words in
     ``_words``."""
@@ -209,6 +226,7 @@ class ConversationCompressor:
     """Whether the system text asks the model to pass on results of tools unchanged."""
     _last_role: object = None
     _calls: dict[object, tuple[str, str]] = field(default_factory=dict)
+    """The name and the arguments of each tool call so far, by its id."""
 
     def __post_init__(self) -> None:
         self.passages = Passages(self.memo)
@@ -221,15 +239,16 @@ class ConversationCompressor:
         if number in self.cleared:
             return self._omit(number, message)
         sent = message if isinstance(message, dict) else dict(message)
-        call = call_of(message, self._calls) if places else ("", "")
-        if not places or call[0] == RETRIEVE:
+        tool, arguments = call_of(message, self._calls) if places else ("", "")
+        # With RETRIEVE the model asked for a text that was cut: it must not be cut again.
+        if not places or tool == RETRIEVE:
             for _, text in indexed_texts(message):
                 self._remember(text)
             return sent, []
-        purpose = self._purpose_of(message, call)
+        purpose = self._purpose_of(message, tool, arguments)
         spans: list[Span] = []
         for part, text in indexed_texts(message):
-            new, found = self._shorten(text, places.get(part, []), purpose, call[1])
+            new, found = self._shorten(text, places.get(part, []), purpose, arguments)
             if found:
                 sent = with_text(sent, part, new)
                 spans += [
@@ -237,15 +256,17 @@ class ConversationCompressor:
                 ]
         return sent, spans
 
-    def _purpose_of(self, message: Mapping[str, Any], call: tuple[str, str]) -> TextPurpose | None:
-        """Return the purpose of the texts in a message; None for a file that a call shows."""
+    def _purpose_of(
+        self, message: Mapping[str, Any], tool: str, arguments: str
+    ) -> TextPurpose | None:
+        """Return the purpose of the texts in a message; None for a file that the tool shows."""
         if message.get("role") not in TOOL_ROLES:
             return self._understood().beside()
-        if self.memo.call(shows_file, *call):
+        if self.memo.call(shows_file, tool, arguments):
             return None
         purpose = self._understood()
         verbatim = purpose.verbatim or self._passes_results_on
-        return msgspec.structs.replace(purpose, call=call[1], verbatim=verbatim)
+        return msgspec.structs.replace(purpose, call=arguments, verbatim=verbatim)
 
     def _learn(
         self, message: Mapping[str, Any], places: Mapping[int | None, list[DocumentSpan]]
@@ -253,7 +274,7 @@ class ConversationCompressor:
         """Note the calls of a message, and the user's own words (those outside documents)."""
         role = message.get("role")
         if role == "user":
-            if self._last_role != "user":
+            if self._last_role != "user":  # a new turn of the user begins
                 self._purpose, self._words = TextPurpose(), []
             for part, text in indexed_texts(message):
                 self._words.append(_outside(text, places.get(part, [])))
@@ -275,6 +296,7 @@ class ConversationCompressor:
         return self._purpose
 
     def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
+        """Return an old tool result as a mark, and its span."""
         ((part, text),) = indexed_texts(message)
         sent = cleared_text(text) if self.allowed.recoverable else CLEARED
         span = Span(
@@ -347,12 +369,14 @@ class ConversationCompressor:
         return short if worth else Shortened(text=source)
 
     def _shorten_file(self, source: str, arguments: str) -> Shortened:
+        """Return a listing of a file without padding, and without lines that were sent before."""
         short = unpadded(source, self.memo)
         if self.reads is None:
             return short
         return short.then("reread", self.reads.shorten(short.text, arguments, self.memo))
 
     def _remember(self, text: str) -> str:
+        """Note that this text is sent, so that later texts may point to it; return it."""
         self.sent_chars += len(text)
         if self.allowed.pointers and self.allowed.mode not in {"off", "safe"}:
             self.passages.add(text)
@@ -394,6 +418,7 @@ def _may_have_places(message: Mapping[str, Any]) -> bool:
 
 
 def _outside(text: str, places: Sequence[DocumentSpan]) -> str:
+    """Return the text without these places: the words that the user wrote about documents."""
     kept = []
     at = 0
     for place in places:
@@ -419,16 +444,17 @@ def is_worth(*, before: int, after: int, sent: int, cost_ms: float, profile: Pro
     """
     if after > before * _MAX_REMAINDER:
         return False
-    removed = (before - after) / CHARS_PER_TOKEN
-    saved_s = removed / profile.prefill_tokens_per_s
+    removed_tokens = (before - after) / CHARS_PER_TOKEN
+    saved_s = removed_tokens / profile.prefill_tokens_per_s
     if saved_s * 1000 <= cost_ms:
         return False
-    minimum = profile.cache_minimum * CHARS_PER_TOKEN
-    if not sent + after < minimum <= sent + before:
+    least_cached = profile.cache_minimum * CHARS_PER_TOKEN
+    leaves_cache = sent + after < least_cached <= sent + before
+    if not leaves_cache:
         return True
-    again = (sent + after) / CHARS_PER_TOKEN
-    lost_usd = again * (1 - profile.cached_share) * profile.usd_per_million / 1e6
-    return removed * profile.usd_per_million / 1e6 >= lost_usd
+    prompt_tokens = (sent + after) / CHARS_PER_TOKEN
+    lost_usd = prompt_tokens * (1 - profile.cached_share) * profile.usd_per_million / 1e6
+    return removed_tokens * profile.usd_per_million / 1e6 >= lost_usd
 
 
 def _cleared(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:
@@ -453,7 +479,8 @@ def results_to_clear(sizes: Sequence[int], clearable: Sequence[bool]) -> frozens
     A cleared result changes the prefix that the provider has cached. If R tokens are cleared and S
     tokens follow them, the provider once has to write these S tokens to its cache (1.25 times the
     price) instead of reading them there (0.1 times), and each later request reads R tokens less. At
-    these prices, clearing pays after 11.5 * S / R requests. So many results are cleared together.
+    these prices, clearing pays after (1.25 - 0.1) * S / (0.1 * R) = 11.5 * S / R requests. So many
+    results are cleared together.
     """
     cleared: set[int] = set()
     waiting: list[int] = []
@@ -465,8 +492,8 @@ def results_to_clear(sizes: Sequence[int], clearable: Sequence[bool]) -> frozens
         if not old:
             continue
         removed = sum(sizes[one] for one in old)
-        again = sum(sizes[old[0] : number + 1]) - removed
-        if removed >= max(_MIN_CLEARED_TOKENS * CHARS_PER_TOKEN, _MIN_CLEARED_SHARE * again):
+        read_again = sum(sizes[old[0] : number + 1]) - removed
+        if removed >= max(_MIN_CLEARED_TOKENS * CHARS_PER_TOKEN, _MIN_CLEARED_SHARE * read_again):
             cleared.update(old)
             waiting = waiting[-KEPT_RESULTS:]
     return frozenset(cleared)
@@ -475,7 +502,9 @@ def results_to_clear(sizes: Sequence[int], clearable: Sequence[bool]) -> frozens
 # --- files that an agent reads again --------------------------------------------------------------
 
 _NUMBERED = re.compile(r" *(\d{1,9})(?:\t|\u2192| ?[|\u2502])")
+"""Matches the number that begins a line of a listing, with the sign after it."""
 _PATH_NAME = re.compile(r"(?:\w*path|file\w*|\w*_file|target)", re.IGNORECASE)
+"""Matches the names of arguments that hold the path of a file."""
 _CHANGES = re.compile(
     r"edit|write|replace|patch|create|insert|delete|apply|undo|str_", re.IGNORECASE
 )
@@ -498,6 +527,7 @@ class FileReads:
 
     def __init__(self) -> None:
         self._lines: dict[str, dict[int, str]] = {}
+        """The lines of each file by their numbers, by the path of the file."""
 
     def note_call(self, name: str, arguments: str) -> None:
         """Note a call of a tool. The next read of a file that it may change stays whole."""
@@ -539,6 +569,7 @@ def _with_references(
     """Yield the lines, with a reference in place of the middle of each long unchanged stretch."""
     at = 0
     while at < len(lines):
+        # The lines from ``at`` to ``end`` were sent before, one directly after the other.
         end = at
         while end < len(lines) and _was_sent(lines, numbers, above, end, first=end == at):
             end += 1

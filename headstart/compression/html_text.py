@@ -2,7 +2,19 @@
 
 Facts that are not in the words are written out: the addresses of links (each once), the state of
 forms, dates and labels that only an attribute has, data for search engines, and markup that changes
-the meaning, as in ``10^6`` or ``[was: $99]``.
+the meaning, as in ``10^6`` or ``[was: $99]``. For example,
+
+    <h1>Offer</h1><p>A <a href="/lamp">lamp</a>, <del>$99</del> $79</p>
+
+becomes
+
+    # Offer
+    A [lamp](/lamp), [was: $99] $79
+
+``html_to_text`` first removes what is hidden (``_visible``). Then it refuses pages whose meaning is
+not in their words (templates, formulas, cells that differ only by colour). Then ``_HTMLReader``
+writes the text. An element with something around its text, such as a link, is written when it ends.
+Last, a page that is only the frame of a program is refused.
 """
 
 from __future__ import annotations
@@ -244,32 +256,37 @@ def _visible(html: str) -> _Visible | None:
     unsent: list[str] = []
     at, title = 0, ""
     while found := _HIDDEN.search(html, at):
+        is_comment = found[1] is None
         # A comment may stand within a word, as React writes them: ``$<!-- -->5``.
-        out.append(html[at : found.start()] + " " * (found[1] is not None))
-        close = "-->" if found[1] is None else f"</{found[1].lower()}"
-        # The shortest comment is ``<!-->``.
-        close_at = lower.find(close, found.end() - 2 * (found[1] is None))
+        out.append(html[at : found.start()] + ("" if is_comment else " "))
+        close = "-->" if is_comment else f"</{found[1].lower()}"
+        # The shortest comment is ``<!-->``: its end begins with the last two signs of its start.
+        close_at = lower.find(close, found.end() - 2 * is_comment)
         end = lower.find(">", close_at) if close_at >= 0 else close_at
         if end < 0:
             return None
-        body = html[found.end() + 1 : close_at].strip()
+        attributes, body = found[2] or "", html[found.end() + 1 : close_at].strip()
         if close == "</svg":
-            drawn = _APART_IN_SVG.sub(" ", _COMMENT.sub("", body))
-            said = " | ".join(filter(None, map(str.strip, _LABEL_IN_SVG.findall(drawn))))
-            # The place of a drawing without words shows whether a cell differs from others.
-            out.append(f"[image: {said}] " if said else f"<i id={_crc(found[2] + body)}></i>")
+            out.append(_drawing(attributes, body))
         elif close == "</title":
             title = title or " ".join(unescape(body).split())
-        kind = _DATA.search(found[2] or "")
-        if kind is not None:
-            if kind[1] or len(body) <= _MOST_DATA:
-                data.append(minify(body) or body)
-            else:
-                unsent.append(body)
-        elif close == "</script":
+        kind = _DATA.search(attributes)
+        if kind is not None and (kind[1] or len(body) <= _MOST_DATA):
+            data.append(minify(body) or body)
+        elif kind is not None or close == "</script":
             unsent.append(body)
         at = end + 1
     return _Visible("".join([*out, html[at:]]), data, unsent, title)
+
+
+def _drawing(attributes: str, body: str) -> str:
+    """Return what stands for a drawing: its labels, else a mark that the reader leaves out.
+
+    The mark depends on the drawing: where cells have no words, it shows which of them differ.
+    """
+    drawn = _APART_IN_SVG.sub(" ", _COMMENT.sub("", body))
+    labels = " | ".join(filter(None, map(str.strip, _LABEL_IN_SVG.findall(drawn))))
+    return f"[image: {labels}] " if labels else f"<i id={_crc(attributes + body)}></i>"
 
 
 def _crc(text: str) -> int:
@@ -285,19 +302,26 @@ class _Open(NamedTuple):
 
 
 class _HTMLReader(HTMLParser):
+    """Writes the text of a page, element by element. Read ``text`` after ``close``."""
+
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self._out: list[str] = []
+        """The text so far. The pieces of an open element are joined when it ends."""
         self._pre = 0
         """The number of open elements whose white space counts."""
         self._code = 0
+        """The number of open ``code`` elements."""
         self._open: list[_Open] = []
+        """The open elements with something around their text, the innermost last."""
         self._lists: list[int | None] = []
         """The next number of each open list; None if its items have none."""
         self._tables: list[bool] = []
         """For each open table, whether the current row holds a table that has ended."""
         self._linked: set[str] = set()
+        """The addresses that were written: each is written once."""
         self._seen_texts: set[str] = set()
+        """The properties and addresses of media that were written."""
         self._after = ""
         """The inline element that has just ended."""
         self._skipped = ""
@@ -361,6 +385,7 @@ class _HTMLReader(HTMLParser):
     # --- blocks --------------------------------------------------------------------------
 
     def _break(self, tag: str, attributes: dict[str, str]) -> None:
+        """Begin a line for a block element, with its mark: ``#`` for a heading, for example."""
         mark = _BEFORE.get(tag, "")
         if tag in {"ol", "ul"}:
             numbered = tag == "ol" and "reversed" not in attributes
@@ -377,6 +402,7 @@ class _HTMLReader(HTMLParser):
         self._out.append("\n" + mark)
 
     def _item(self, attributes: dict[str, str]) -> str:
+        """Return the indent and the bullet or number of an item of a list."""
         indent = "  " * (min(len(self._lists), _DEEPEST_INDENT) - 1)
         if not self._lists or self._lists[-1] is None:
             return f"{indent}- "
@@ -385,6 +411,7 @@ class _HTMLReader(HTMLParser):
         return f"{indent}{number}. "
 
     def _cell(self, attributes: dict[str, str]) -> None:
+        """Begin a cell. After a table within the row, it says that the row goes on."""
         if self._tables and self._tables[-1]:
             self._tables[-1] = False
             self._out.append("\n[same row]")
@@ -422,6 +449,7 @@ class _HTMLReader(HTMLParser):
         return text
 
     def _input(self, attributes: dict[str, str]) -> str:
+        """Return a field of a form, such as ``[x] (news=yes)`` or ``[input email required]``."""
         kind, name = attributes.get("type", "text").lower(), attributes.get("name", "")
         value, label = attributes.get("value"), _label(attributes)
         if kind in {"checkbox", "radio"}:
@@ -437,6 +465,7 @@ class _HTMLReader(HTMLParser):
         return f"[{' '.join(filter(None, words))}]"
 
     def _property(self, attributes: dict[str, str]) -> str:
+        """Return a property of the page, such as its author, if it is sent and new."""
         name = next(filter(None, map(attributes.get, ("itemprop", "property", "name"))), "")
         content = " ".join(attributes.get("content", "").split())
         if attributes.get("http-equiv", "").lower() == "refresh":
@@ -469,6 +498,7 @@ class _HTMLReader(HTMLParser):
         self._out.append(text)
 
     def _link(self, text: str, attributes: dict[str, str]) -> str:
+        """Return a link as ``[words](address)``; only its words if its address is known."""
         href = attributes.get("href", "").strip()
         words = text.strip()
         if not href or href.startswith("#") or href.lower().startswith("javascript:"):
@@ -488,6 +518,7 @@ def _number(text: str | None, default: int) -> int:
 
 
 def _label(attributes: dict[str, str]) -> str:
+    """Return what an element says only in an attribute: for screen readers, or as a tooltip."""
     return " ".join((attributes.get("aria-label") or attributes.get("title") or "").split())
 
 
@@ -498,6 +529,7 @@ def _beside(text: str, addition: str) -> str:
 
 
 def _raised(sign: str, text: str) -> str:
+    """Return raised or lowered text: ``^6`` or ``_(n-1)``; the ending of an ordinal as it is."""
     words = text.strip()
     if not words or words.startswith("[") or words.lower() in _ORDINAL:
         return text
@@ -509,6 +541,7 @@ def _struck(text: str, _: dict[str, str]) -> str:
 
 
 def _with(name: str, text: str, attributes: dict[str, str]) -> str:
+    """Return a text with the value of an attribute beside it, unless the text has the value."""
     value = attributes.get(name, "")
     return _beside(text, f"({value})" if text.strip() else value) if value not in text else text
 

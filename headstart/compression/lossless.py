@@ -12,6 +12,11 @@ holds null for each object without the key ``note``. Both directions keep the or
 tools of coding agents set line numbers flush right. The blanks are a fifteenth of the characters
 that such agents send. The lines themselves do not change, so a model edits a file from the shorter
 listing as well as from the longer one.
+
+``shorten_json`` and ``expand`` are inverse to each other, and so are ``strip_padding`` and ``pad``.
+The first of each pair applies the second to its result, and returns None unless that gives the
+original text. To restore it, the caller keeps a small value beside the shorter text: ``Layout`` or
+``Padding``.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from __future__ import annotations
 import json
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -157,12 +162,17 @@ def _object(parts: list[_Part], row: list[Any]) -> dict[str, Any]:
     }
 
 
+# --- JSON as text ---------------------------------------------------------------------------------
+
 _TABLE = re.compile(r"""columns["']\s*:""")
+"""Matches a key ``columns``: such a text may be a table already."""
 _SIGN = "~#"
 """The beginning of a text that stands for a number, while JSON is decoded."""
 _ODD_NUMBER = re.compile(r"\d\.\d+0[\s,}\]]|\d[eE][-+\d]|\d\.\d{16}")
+"""Matches numbers that Python would write in another way: 1.50, 1e5, or many decimals."""
 _WRITTEN_NUMBER = re.compile(rf'"{_SIGN}(-?\d[\d.eE+-]*)"')
 _PYTHON = re.compile(r"\[?\{'")
+"""Matches the beginning of a dict, or a list of dicts, of Python: JSON has no single quotes."""
 _PYTHON_TOKEN = re.compile(
     r"""'(?:[^'\\]|\\.)*+(?:'|\Z)|"(?:[^"\\]|\\.)*+(?:"|\Z)|\b(?:True|False|None)\b"""
 )
@@ -173,10 +183,12 @@ _ESCAPES = {"/": "\\/"} | {sign: f"\\u{ord(sign):04x}" for sign in "<>&='\u2028\
 _ESCAPED = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 _STRING_OR_SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 _BEGIN = re.compile(r"^[ \t]*+[\[{]", re.MULTILINE)
+"""Matches a line that may begin JSON."""
 # Python 3.11.2 goes on where a repetition failed, unless an alternative fails at once.
 _OBJECTS = re.compile(r"\{[^\n]*\}[ \t\r]*+(?:\n\{[^\n]*\}[ \t\r]*+|(?!))++(?=\n(?!\{)|\Z)")
 """Matches lines that are objects, unless the next one is cut off."""
 _LINE_END = re.compile(r"[ \t]*,[ \t]*\r?\n\s*|[ \t]*\r?\n[ \t]*,[ \t]*")
+"""Matches a comma between two items on lines of their own, at the end or the start of a line."""
 _DECODER = json.JSONDecoder()
 _NEARLY_ALL = 0.8
 """If JSON is at least this share of a text, the JSON is the content of the text."""
@@ -409,6 +421,7 @@ def _pairs(text: str) -> Any:
 # --- listings with numbered lines -----------------------------------------------------------------
 
 _LINE = re.compile(r"( *+)(\d{1,9})(\t|\u2192| ?[|\u2502])")
+"""Matches the blanks, the number and the sign that begin a numbered line."""
 _TABLE_RULE = re.compile(r"[ |]*-+(?:[+|]-+)+[ |]*")
 """The line under the head of a table of a database, whose first column may hold rising numbers."""
 _TAB_WIDTH = 6
@@ -448,23 +461,44 @@ def strip_padding(text: str) -> PlainListing | None:
     lines = text.split("\n")
     if not any(map(_LINE.match, lines[:_FIRST_LINES])):
         return None
-    found = [at.group(0, 1, 2, 3) for line in lines if (at := _LINE.match(line)) is not None]
-    padded = next((each for each in found if each[1]), None)
+    found = [_LineStart(*at.groups()) for line in lines if (at := _LINE.match(line)) is not None]
+    padded = next((each for each in found if each.blanks), None)
     if padded is None or len(found) < max(_MIN_LINES, _MIN_SHARE * sum(map(bool, lines))):
         return None
-    steps = [int(after[2]) - int(before[2]) for before, after in pairwise(found)]
-    if min(steps) <= 0 or steps.count(1) < _MIN_SHARE * len(steps):
+    sign, width = padded.sign, len(padded.blanks) + len(padded.number)
+    if not _count_up(found) or _is_table(lines, sign, width, len(found[-1].number)):
         return None
-    if any(map(_TABLE_RULE.fullmatch, lines)):
-        return None
-    _, blanks, number, sign = padded
-    padding = Padding(width=len(blanks) + len(number), sign=sign)
-    narrow = sign in "\t\u2192" and padding.width < _TAB_WIDTH
-    if narrow or (sign.endswith("|") and len(found[-1][2]) < padding.width):
-        return None
+    padding = Padding(width=width, sign=sign)
     begins = re.compile(rf" +\d+{re.escape(sign)}")
     short = "\n".join(line.lstrip(" ") if begins.match(line) else line for line in lines)
     return PlainListing(text=short, padding=padding) if pad(short, padding) == text else None
+
+
+class _LineStart(NamedTuple):
+    """The beginning of a line with a number."""
+
+    blanks: str
+    number: str
+    sign: str
+    """What separates the number from the line."""
+
+
+def _count_up(found: Sequence[_LineStart]) -> bool:
+    """Tell whether the numbers rise from line to line, and mostly by one."""
+    steps = [int(after.number) - int(before.number) for before, after in pairwise(found)]
+    return min(steps) > 0 and steps.count(1) >= _MIN_SHARE * len(steps)
+
+
+def _is_table(lines: Sequence[str], sign: str, width: int, widest: int) -> bool:
+    """Tell whether lines with numbers in ``width`` places are the rows of a table.
+
+    ``widest`` is the number of digits of the last number, which is the widest one.
+    """
+    if any(map(_TABLE_RULE.fullmatch, lines)):
+        return True
+    if sign in "\t\u2192" and width < _TAB_WIDTH:
+        return True
+    return sign.endswith("|") and widest < width
 
 
 def pad(text: str, padding: Padding) -> str:

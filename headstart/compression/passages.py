@@ -2,7 +2,9 @@
 
 A text with a mark is never shortened again. So a second compression changes nothing, and a mark
 that a client sends back stays as it is. A pointer always leads from a later passage to an earlier
-one.
+one. For example, if a passage of five sentences comes again, its second place holds
+
+    [… 5 sentences, the same as the latest above that begins: The committee met in … …]
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from headstart.types import Memo
 
 _MARK = re.compile(r"\[… (?:(?!\[… )[^\n])*? …\]")
+"""Matches a mark for omitted text, such as ``[… 3 lines omitted …]``."""
 
 
 def without_marks(text: str) -> str:
@@ -108,7 +111,9 @@ class Passages:
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
         self._whole: dict[str, int] = {}
+        """The place of the first sentence of each whole text."""
         self._sentences: list[str] = []
+        """All sentences, in the order in which they are sent; "" ends a text, or is a pointer."""
         self._breaks: list[int] = []
         """The number of line breaks after each sentence."""
         self._places: dict[str, int] = {}
@@ -141,6 +146,7 @@ class Passages:
         if len(set(keys)) == len(keys) and not any(key in self._places for key in keys):
             return text
         pieces = sentences(text)
+        # A copy: the sentences of this text are added to the original when it is sent.
         above = Passages(self._memo)
         above._sentences = self._sentences.copy()
         above._breaks = self._breaks.copy()
@@ -151,23 +157,29 @@ class Passages:
             length = above._run(keys, at)
             if whole_lines:
                 length = _whole_lines(text, pieces, at, length)
-            passage = text[pieces[at][0] : pieces[at + max(length, 1) - 1][1]]
-            known = length > 0 and len(passage) >= MIN_PASSAGE_CHARS
-            begin = _distinct_beginning(keys[at], above._places) if known else None
-            mark = same_as(begin, *above._counted(keys[at], length)) if begin else ""
-            if _pays(mark, passage):
-                out += [
-                    text[kept_from : pieces[at][0]],
-                    mark,
-                    passage[len(passage.rstrip(_BLANK)) :],
-                ]
-                kept_from = pieces[at][0] + len(passage)
-                above._append("", 1)
-                at += length
-            else:
+            start = pieces[at][0]
+            passage = text[start : pieces[at + max(length, 1) - 1][1]]
+            pointer = above._pointer(keys[at], length, passage)
+            if pointer is None:
                 above._append(*found[at])
                 at += 1
+                continue
+            out += [text[kept_from:start], pointer, passage[len(passage.rstrip(_BLANK)) :]]
+            kept_from = start + len(passage)
+            above._append("", 1)
+            at += length
         return "".join([*out, text[kept_from:]])
+
+    def _pointer(self, key: str, length: int, passage: str) -> str | None:
+        """Return a pointer in place of a passage of ``length`` sentences from ``key`` on.
+
+        None if the passage was not sent before (``length`` is 0), or if a pointer does not pay.
+        """
+        if not length or len(passage) < MIN_PASSAGE_CHARS:
+            return None
+        begin = _distinct_beginning(key, self._places)
+        pointer = same_as(begin, *self._counted(key, length)) if begin else ""
+        return pointer if _pays(pointer, passage) else None
 
     def _append(self, key: str, breaks: int) -> None:
         if len(key.strip()) >= _MIN_ANCHOR and not has_mark(key):

@@ -1,9 +1,22 @@
 """Chooses and applies the transforms of a text, by the mode, the kind of text and the question.
 
-The output of a program is written as a terminal shows it. Of a line that a program wrote again and
-again, with carriage returns or backspaces, the last state stays. Of many lines that one progress
-bar wrote, the first and the last line stay. A text without progress stays as it is, because a
-carriage return may also end a line.
+``shorten_text`` tests for these kinds in this order. The first that fits decides:
+
+1. **A listing with line numbers** loses the blanks before the numbers.
+2. **JSON** is written in a shorter form. In the mode ``safe`` all other texts stay as they are.
+3. **HTML** becomes plain text, which is then shortened as prose.
+4. **A log** keeps a few of many similar lines.
+5. **Code** stays as it is, except for comments if the configuration says so.
+6. **A list or a table, or data within other text**, stays as it is.
+7. **Prose** loses spare white space, sentences that do not concern the question (``aggressive``
+   and ``recoverable`` only), and passages that were sent before.
+
+JSON, logs, lists and prose that were sent before as a whole become a pointer to the earlier text.
+
+Before kinds 4 to 7 are tested, the output of a program is written as a terminal shows it in the
+end: of a line that shows "10 %", a carriage return and "100 %", only "100 %" stays. Of many lines
+that one progress bar wrote, the first and the last line stay. A text without progress stays as it
+is, because a carriage return may also end a line.
 """
 
 from __future__ import annotations
@@ -90,7 +103,11 @@ class AllowedTransforms(NamedTuple):
 def shorten_text(
     text: str, purpose: TextPurpose, allowed: AllowedTransforms, sent: Passages, memo: Memo
 ) -> Shortened:
-    """Apply transforms to a text. ``sent`` has the texts before it in the conversation."""
+    """Apply the transforms that fit a text. ``sent`` has the texts before it in the conversation.
+
+    Of a text with a mark, or one that the model shall repeat word for word (``purpose.verbatim``),
+    only the blanks before line numbers are left out.
+    """
     listing = unpadded(text, memo)
     if listing.applied or has_mark(text) or purpose.verbatim:
         return listing
@@ -101,7 +118,9 @@ def shorten_text(
     if table or minified is not None:
         short = _lossless(table) if table else _minified(text, minified or "", memo)
         return _pointed(short, sent)
-    return _shorten_prose(text, purpose, allowed, sent, memo)
+    if is_html(text):
+        return _shorten_html(text, purpose, allowed, sent, memo)
+    return _shorten_output(text, purpose, allowed, sent, memo)
 
 
 def unpadded(text: str, memo: Memo) -> Shortened:
@@ -123,32 +142,48 @@ def _minified(text: str, minified: str, memo: Memo) -> Shortened:
 
 
 def _pointed(short: Shortened, sent: Passages) -> Shortened:
+    """Return a pointer if the whole text was sent before."""
     pointer = sent.point(short.text)
     return short if pointer is None else short.then("duplicate", pointer)
 
 
-def _shorten_prose(
+def _shorten_html(
     text: str, purpose: TextPurpose, allowed: AllowedTransforms, sent: Passages, memo: Memo
 ) -> Shortened:
+    """Shorten a page as plain text.
+
+    It stays HTML if the question is about markup, or names an id that the plain text would lack.
+    """
     short = Shortened(text=text)
-    if is_html(text):
-        if purpose.markup:
-            return short
-        words = memo.call(html_to_text, text)
-        if words is not None and not loses_asked(text, words, purpose.words):
-            short = short.then("html", words)
-    else:
-        shown = memo.call(play_back, text)
-        if memo.call(is_log, shown):
-            return _shorten_log(short.then("progress", shown), purpose, sent, memo)
-        if memo.call(is_code, shown):
-            short = short.then("progress", shown)
-            if allowed.comments:
-                short = short.then("comments", memo.call(_without_comments, shown))
-            return short
-        short = short.then("progress", memo.call(fold_steps, shown))
-        if memo.call(is_list, short.text):
-            return _pointed(short, sent)
+    if purpose.markup:
+        return short
+    words = memo.call(html_to_text, text)
+    if words is not None and not loses_asked(text, words, purpose.words):
+        short = short.then("html", words)
+    return _shorten_prose(short, purpose, allowed, sent, memo)
+
+
+def _shorten_output(
+    text: str, purpose: TextPurpose, allowed: AllowedTransforms, sent: Passages, memo: Memo
+) -> Shortened:
+    """Shorten what a program wrote: a log, code, a list or prose."""
+    shown = memo.call(play_back, text)
+    source = Shortened(text=text)
+    if memo.call(is_log, shown):
+        return _shorten_log(source.then("progress", shown), purpose, sent, memo)
+    if memo.call(is_code, shown):
+        bare = memo.call(_without_comments, shown) if allowed.comments else shown
+        return source.then("progress", shown).then("comments", bare)
+    short = source.then("progress", memo.call(fold_steps, shown))
+    if memo.call(is_list, short.text):
+        return _pointed(short, sent)
+    return _shorten_prose(short, purpose, allowed, sent, memo)
+
+
+def _shorten_prose(
+    short: Shortened, purpose: TextPurpose, allowed: AllowedTransforms, sent: Passages, memo: Memo
+) -> Shortened:
+    """Shorten sentences, unless the text may be data for a program."""
     if memo.call(_is_data, short.text):
         return _pointed(short, sent)
     short = short.then("space", _without_spare_space(short.text))
@@ -159,6 +194,7 @@ def _shorten_prose(
 
 
 def _shorten_log(short: Shortened, purpose: TextPurpose, sent: Passages, memo: Memo) -> Shortened:
+    """Leave out similar lines of a log, unless the question is how many there are."""
     if purpose.counts:
         return _pointed(short, sent)
     short = short.then("log", memo.call(collapse_log, short.text, purpose.words))
@@ -267,6 +303,7 @@ def _is_wrapped(line: str, after: str) -> bool:
 def _deduplicated(
     short: Shortened, sent: Passages, memo: Memo, *, whole_lines: bool = False
 ) -> Shortened:
+    """Return a text with pointers in place of all of it, or of the passages, sent before."""
     pointed = _pointed(short, sent)
     if pointed is not short or memo.call(_is_data, short.text):
         return pointed
@@ -276,19 +313,25 @@ def _deduplicated(
 # --- output of programs ---------------------------------------------------------------------------
 
 _OVERWRITES = re.compile(r"\r+(?!\n|\Z)|\x08")
+"""Matches what moves the cursor back within a line. A return before a line break only ends it."""
 _STEERING = re.compile(r"\r+|\x08|\x1b\[[0-9;]*[Km]|[^\r\x08\x1b]+|\x1b")
+"""Matches one step of a terminal: a return, a backspace, a code, or text to be shown."""
 _PROGRESS = re.compile(
     r"\d ?%|\d(?:\.\d+)?\s?(?:[kKMG]i?B)?\s?(?:/|of)\s?\d|\[[=#>.\s-]{5,}\]"
     r"|[\u2588\u2501\u2580-\u259f\u2800-\u28ff]"
 )
+"""Matches signs of progress: "50 %", "3 MB/10 MB", "3 of 10", "[===>   ]", blocks and spinners."""
 _BAR = re.compile(
     r"\[[.\s-]*+[=#>][=#>.\s-]{4,}+\]|[\u2500-\u259f]{2}[\u2500-\u259f\s]*|\|[#= ]{5,}\|"
 )
+"""Matches a whole bar: "[====>....]", drawn blocks, or "|####   |"."""
 _DONE = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)\s?(?:([kKMG])i?B)?\s?/\s?(\d[\d.]*\s?(?:[kKMG]i?B)?)")
+"""Matches how much is done, its unit, and the total: "3.5 MB / 10 MB"."""
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
 _NUMBER = re.compile(r"(?<![A-Za-z_.\d-])\d[\d.,:]*(?:\s?[kKMG]i?B)?")
 """A number of its own. In ``test_5.py`` it belongs to a name."""
 _MIN_STEPS = 4
+"""The fewest lines, or overwritten states, of one form that count as steps of a progress bar."""
 _MIN_SHARE = 0.6
 """The smallest share of a line's overwritten states that must show progress."""
 
@@ -317,6 +360,7 @@ def fold_steps(text: str) -> str:
 
 
 def _folded(run: list[str]) -> list[str]:
+    """Return the lines of one progress bar: of a long run, only the first and the last line."""
     if len(run) < _MIN_STEPS:
         return run
     return [run[0], omission_mark(len(run) - 2, "line"), run[-1]]
@@ -329,6 +373,7 @@ class _Step(NamedTuple):
 
 
 def _step(line: str) -> _Step | None:
+    """Return the step that a line of a progress bar shows; None for any other line."""
     # A bar is looked for first, because few lines have one.
     found = _DONE.search(line) if "/" in line and _BAR.search(line) else None
     if found is None:
@@ -377,6 +422,7 @@ def _played(line: str) -> str:
 
 
 def _form(state: str) -> str:
+    """Return what all states of one progress bar have in common: bar and numbers are replaced."""
     return _NUMBER.sub("#", _BAR.sub("~", state))
 
 

@@ -3,6 +3,19 @@
 A failed call may lead to a retry or to a call to another upstream, and may count against the
 circuit breaker. The tables below have the error texts of the providers; ``docs/failover.md``
 explains them row by row. Unless a docstring says otherwise, ``now`` is in monotonic seconds.
+
+An error goes this way:
+
+1. ``failure_of`` turns an error into a ``Failure``. For an error answer it reads codes and message
+   (``read_error_document``), and ``classify`` judges them, then the status.
+2. ``AttemptSchedule`` (``schedule.py``) plans a retry or another upstream by this ``Failure``, if
+   the ``RetryBudget`` has a retry left.
+3. ``CircuitBreaker.failed`` counts it, and may stop the calls to this upstream for a time.
+
+For example, a status 429 with ``retry-after: 7`` is ``RATE_LIMITED``. Another upstream is asked if
+there is one (``fail_over``); otherwise the call waits 7 seconds and is made again (``retry_here``).
+Meanwhile this upstream gets no calls (``pauses_s``). The breaker does not count it as a failure
+(``charges`` is False).
 """
 
 from __future__ import annotations
@@ -62,6 +75,7 @@ _OVERLOAD_TEXTS = re.compile(r"overloaded|at capacity|capacity exceeded|over cap
 _TOO_LARGE_TEXTS = re.compile(
     r"request too large for model|request too large for \S+ .{0,80}tokens per"
 )
+"""Matches if one request has more tokens than the rate limit allows: waiting does not help."""
 
 
 _FASTCHAT_CODE = re.compile(r"(?:429|5\d\d)\d\d")
@@ -161,6 +175,7 @@ class Failure(Frozen, kw_only=False):
         return self.kind is FailureKind.CONTEXT_TOO_LONG
 
 
+# What to do about each kind of failure, unless its status or headers say otherwise.
 _FAILURES = {
     each.kind: each
     for each in (
@@ -186,6 +201,7 @@ _FAILURES = {
     )
 }
 
+# The longest waits that a provider may ask for, by kind; no entry: its wait is ignored.
 _LONGEST_WAITS_S = {
     # One call an hour costs little, even if the header asks for a longer wait.
     FailureKind.RATE_LIMITED: 3600.0,
@@ -195,6 +211,7 @@ _LONGEST_WAITS_S = {
     FailureKind.TIMEOUT: 30.0,
 }
 
+# What the codes of errors mean, in lower case.
 _CODES = word_classes(
     {
         FailureKind.QUOTA: "insufficient_quota billing_error billing_not_active"
@@ -217,6 +234,7 @@ _CODES = word_classes(
     }
 )
 
+# What a status means if neither a code nor the text says more.
 _STATUSES = {
     402: _FAILURES[FailureKind.QUOTA],
     401: _FAILURES[FailureKind.UNAUTHORIZED],
@@ -314,6 +332,10 @@ def classify(
 
 
 def _judge(status: int, codes: list[str], text: str, *, waits: bool) -> Failure:
+    """Judge an error by its codes; else by the text, where a status is ambiguous; else by status.
+
+    With ``waits`` the provider has named a time after which to ask again.
+    """
     kind = next((_CODES[code] for code in codes if code in _CODES), None)
     if kind is FailureKind.RATE_LIMITED or (kind is None and status in (403, 429)):
         return _judge_limit(status, text, coded=kind is not None, waits=waits)
@@ -355,9 +377,12 @@ def _judge_caller_error(text: str) -> Failure:
 
 
 def _judge_limit(status: int, text: str, *, coded: bool, waits: bool) -> Failure:
-    """Distinguish limits that end with time, that end with a payment, and that never end."""
+    """Distinguish limits that end with time, that end with a payment, and that never end.
+
+    ``coded``: a code of the error says that it is a rate limit.
+    """
     if _TOO_LARGE_TEXTS.search(text):
-        return Failure(FailureKind.RATE_LIMITED)
+        return Failure(FailureKind.RATE_LIMITED)  # a retry of this request would fail, too
     # Rate limits may also mention plans and billing (Gemini, Groq). They end after a wait.
     if _PLAN_TEXTS.search(text) or (_QUOTA_TEXTS.search(text) and not waits and not coded):
         return failure(FailureKind.QUOTA)
@@ -429,8 +454,11 @@ class Permit(msgspec.Struct, frozen=True, gc=False):
 
     generation: int
     probe: bool
+    """The call tests whether the provider has recovered. Only one such call is made at a time."""
     number: int
+    """The number of the call among the admitted ones; 0: the call was not counted."""
     at: float
+    """When the permit was given."""
     insisted: bool = False
     """The call is made although the breaker is open, because no other upstream is left. Only its
     success counts for the breaker, not its failure."""
@@ -468,22 +496,32 @@ class CircuitBreaker:
         """Whether the upstream has answered before."""
         self._generation = 0
         self._admitted = 0
+        """The number of calls that were admitted. It numbers the calls."""
         self._unanswered: dict[int, bool] = {}
         """The last calls that got no answer, by number. True: the call failed; False: it was
         cancelled, or its failure does not count."""
         self._streak = 0
+        """Failures in a row up to the last one."""
         self._calls = 0.0
         self._errors = 0.0
+        """The recent calls, and the failed ones. Old ones fade: these are their weights at
+        ``_counted_at``."""
         self._counted_at = 0.0
         self._failed_at = -math.inf
         self._open = False
+        """Whether the breaker is open, or half-open: it is half-open from ``_open_until`` on."""
         self._open_until = -math.inf
         self._openings = 0
+        """Openings without a lasting recovery between them. Each one doubles the time."""
         self._probe_until = -math.inf
+        """The time until which a probe is under way."""
         self._recovered_at = -math.inf
+        """When the breaker closed. Slow start begins then."""
         self._paused_until = -math.inf
         self._limited_until = -math.inf
+        """The end of the last pause for a rate limit."""
         self._avoided_until = -math.inf
+        """The time until which other upstreams are asked first."""
         self._refusals = 0
         """Refusals in a row, each of a call that began after the previous refusal."""
         self._refused_at = -math.inf
@@ -616,6 +654,7 @@ class CircuitBreaker:
         return min(1.0, max(_LEAST_WEIGHT, (now - self._recovered_at) / _RAMP_S))
 
     def _pause_s(self, failure: Failure, pauses_s: float, permit: Permit, now: float) -> float:
+        """Return the seconds to pause: doubled at each rate limit whose end is not known."""
         if failure.kind is not FailureKind.RATE_LIMITED or failure.retry_after_s is not None:
             return pauses_s
         if permit.at > self._refused_at:  # not a call of the same burst, which tells nothing new
@@ -624,6 +663,7 @@ class CircuitBreaker:
         return min(_LONGEST_BACKOFF_S, pauses_s * 2.0 ** (self._refusals - 1))
 
     def _trip(self, now: float) -> None:
+        """Open the breaker, each time for twice as long, up to 20 s."""
         self._openings = min(self._openings + 1, 16)
         self._open = True
         self._open_until = now + min(
@@ -658,6 +698,7 @@ class CircuitBreaker:
         return max(_STREAK, math.ceil(math.log(_CHANCE) / math.log(rate)))
 
     def _keep(self, number: int, *, failed: bool) -> None:
+        """Remember a call without an answer. The oldest one is forgotten if there are too many."""
         if len(self._unanswered) >= _KEPT:
             del self._unanswered[next(iter(self._unanswered))]
         self._unanswered[number] = failed
@@ -709,6 +750,7 @@ class RetryBudget:
         return True
 
     def _refilled(self, now: float) -> float:
+        """Return the retries that are left, with those of the minimum rate since the last call."""
         passed = 0.0 if self._at is None else max(0.0, now - self._at)
         self._at = now
         return min(self._burst, self._level + passed * self._per_s)

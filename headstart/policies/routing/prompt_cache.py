@@ -8,6 +8,9 @@ for five minutes after its last use. So a write pays if
 
 For each kind of prefix it is learned which share ``p`` of the uses is followed by another one in
 time. With this probability, p / (1 - p) reads are expected.
+
+For example, at Anthropic's prices a write pays if 0.9 x reads > 0.25, so from 0.28 expected reads
+on: if more than 22 % of the uses are followed by another one in time.
 """
 
 from __future__ import annotations
@@ -104,14 +107,16 @@ class _Share:
     """The share of the uses of a kind that another use followed in time."""
 
     followed: float
+    """The uses that were followed in time. Old uses weigh less, here and in ``uses``."""
     uses: float
+    """All uses of which it is known whether they were followed."""
     waiting: deque[SeenPrefix] = field(default_factory=deque)
     """The uses of the last half minute, the oldest first."""
     late: set[str] = field(default_factory=set)
     """Prefixes with an older last use, which may still be followed in time."""
 
     def add(self, *, followed: bool) -> None:
-        keep = 1.0 - 1.0 / REMEMBERED
+        keep = 1.0 - 1.0 / REMEMBERED  # so the weights of all uses add up to REMEMBERED at most
         self.followed = keep * self.followed + followed
         self.uses = keep * self.uses + 1.0
 

@@ -8,6 +8,15 @@ twice.
 and multiplicative decrease as in TCP (Chiu and Jain, 1989). It doubles with each round of answers
 until the first sign of too many calls. After that it rises by one call with each round, a refusal
 (429) halves it, and a round of slow answers lowers it by a fifth.
+
+The file has these parts:
+
+- when to hedge (``hedge_delay_s``), and the budget of hedges (``ExtraBudget``);
+- how long to wait before a retry (``backoff_s``);
+- whether a stream waits for an equal call in flight (``join_terms``, ``twin_wait_s``);
+- which member is asked when (``AttemptSchedule``). A *member* is an upstream of the route, by its
+  number;
+- the pace of a batch (``BatchPace``).
 """
 
 from __future__ import annotations
@@ -40,6 +49,7 @@ UNKNOWN_DELAY_S = 2.0
 """The delay of hedges while there are too few measurements. It is longer than the p95 of the faster
 public models."""
 HEDGE_SAMPLES = 20
+"""The fewest measured calls of the first upstream from which the delay of hedges is computed."""
 STALL_FACTOR = 3.0
 """A time to first token longer than three times the p75 is a stall, and not just a slow call: in a
 lognormal distribution with a sigma of up to 1, the p95 is shorter."""
@@ -74,6 +84,7 @@ def hedge_delay_s(
 def _late_s(late_s: Sequence[float], share: float) -> float:
     """Return the time that ``share`` of the calls exceed, interpolated in logarithms."""
     share = min(max(share, LATE[-1]), LATE[0])
+    # The share lies between LATE[upper - 1] and LATE[upper]; ``inside`` is its place from 0 to 1.
     upper = next(i for i in range(1, len(LATE)) if LATE[i] <= share)
     inside = math.log(LATE[upper - 1] / share) / math.log(LATE[upper - 1] / LATE[upper])
     stalled_s = STALL_FACTOR * late_s[LATE.index(0.25)]
@@ -125,9 +136,11 @@ class ExtraBudget:
         """Take one extra call, which may waste these dollars; return False if it is not allowed."""
         calls, extra_usd, cost_usd = self._totals
         requests = len(self._window)
+        # The small terms make up for rounding, so that exactly the allowed amount may be spent.
         allowed = max(self._start, self.calls * requests) + 1e-9
         if self._saved < 1.0 - 1e-9 or calls + 1 > allowed or not requests:
             return False
+        # A new budget may spend the cost of three requests, unless 1,000 requests allow less.
         share = max(self.usd, min(BUDGET_START, self.usd * BUDGET_WINDOW) / requests)
         if usd > 0.0 and extra_usd + usd > share * cost_usd * (1 + 1e-9):
             return False
@@ -149,7 +162,9 @@ class ExtraBudget:
 
 
 _BASE_S = 0.25
+"""The longest pause before the first retry. It doubles with each further retry."""
 _CAP_S = 8.0
+"""The longest pause before any retry, if the provider names no time."""
 _LONGEST_WAIT_S = 60.0
 """The longest wait for a retry. It is Portkey's limit on a provider's ``retry-after``, too."""
 
@@ -291,6 +306,14 @@ class AttemptSchedule:
     allows. Members whose circuit breaker is open are skipped at first. They are asked once, if no
     other member is left.
 
+    For example, members 0 and 1 with ``retries=1`` and ``hedge_after_s=2.0``, begun at 0.0::
+
+        due(0.0)                       member 0, FIRST
+        due(2.0)                       member 1, HEDGE: no content has come for 2 s
+        failed(1, server error, 2.5)   member 0 is still running, so nothing is planned
+        failed(0, server error, 4.0)   a retry is planned, 0 to 0.25 s later
+        due(wakes_at)                  member 0, RETRY
+
     ``may_retry`` and ``may_hedge`` take from budgets, so they are called only if all other
     conditions are met. The argument of ``may_retry`` tells whether no other member is left.
     ``contexts`` has the largest prompts that the members accept, in tokens.
@@ -313,7 +336,9 @@ class AttemptSchedule:
     _avoided: deque[int] = field(default_factory=deque)
     """Members that were not asked because they fail at present."""
     _given_up: bool = False
+    """No further member is asked: a failure was the caller's fault."""
     _hedge_at: float | None = None
+    """When the next member is asked as a hedge; None: there is no hedge (any more)."""
 
     def __post_init__(self, order: Sequence[int]) -> None:
         self._next = deque(order)
@@ -354,7 +379,7 @@ class AttemptSchedule:
             if self._next and self._running and self.may_hedge():
                 self._plan(now, self._next.popleft(), AttemptRole.HEDGE)
         due = [start for at, start in self._planned if at <= now]
-        self._planned = [planned for planned in self._planned if planned[0] > now]
+        self._planned = [(at, start) for at, start in self._planned if at > now]
         for start in due:
             self._running.add(start.member)
         return due
@@ -390,11 +415,12 @@ class AttemptSchedule:
         tried.retries_freely = failure.retries_freely
         if failure.larger_context:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
-        retries = asked and failure.retry_here and not tried.forced
+        may_help = asked and failure.retry_here and not tried.forced
         if failure.ends_with_time and tried.queues_until is not None:
-            retries = False  # it has waited for this limit, which does not end soon
-        if tried.limited or (retries and tried.retries < self.rules.retries):
+            may_help = False  # it has waited for this limit, which does not end soon
+        if tried.limited or (may_help and tried.retries < self.rules.retries):
             wait_s = failure.retry_after_s or failure.pauses_s
+            # Without a wait to observe, the same member is retried before the next one is asked.
             if asked and wait_s is None and self.over and self._retry(member, now, None):
                 return
             self._retry_at[member] = now + (wait_s or 0.0)
@@ -406,6 +432,7 @@ class AttemptSchedule:
         return queues and now - self.began >= SDK_PAUSES_S
 
     def _plan_next(self, now: float) -> None:
+        """If no member is running, plan the next one: a new one, an avoided one, or a retry."""
         if self._given_up or not self.over:
             return
         if self._next:
@@ -427,6 +454,7 @@ class AttemptSchedule:
         self._hedge_at = None
 
     def _is_larger(self, other: int, member: int) -> bool:
+        """Tell whether another member may accept larger prompts than this one."""
         theirs, own = self.contexts.get(other), self.contexts.get(member)
         return theirs is None or own is None or theirs > own
 
@@ -438,6 +466,11 @@ class AttemptSchedule:
             self._retry(member, now, wait_s or None)
 
     def _retry(self, member: int, now: float, wait_s: float | None) -> bool:
+        """Plan a retry of a member, or a place in the queue for its rate limit.
+
+        ``wait_s`` is the wait that the provider asks for. Return False if the wait would be too
+        long, or the budget of retries is used up.
+        """
         tried = self._tried[member]
         delay_s = backoff_s(tried.retries, self.draw(), wait_s)
         left_s = None if self.deadline is None else self.deadline - now
@@ -552,7 +585,8 @@ def pace_after_answer(
 
 def _after_round(pace: BatchPace, now: float) -> BatchPace:
     """Return the pace after a round of answers: a lower one if they took long."""
-    mean_s, tested = pace.seconds / pace.answers, pace.most_in_flight >= pace.calls
+    mean_s = pace.seconds / pace.answers
+    tested = pace.most_in_flight >= pace.calls  # else the limit was not reached, and stays
     pace = msgspec.structs.replace(pace, answers=0, seconds=0.0, most_in_flight=0)
     usual_s = mean_s if pace.usual_s is None else min(mean_s, pace.usual_s)
     if mean_s <= SLOW * usual_s:
@@ -591,6 +625,7 @@ def pace_after_late_answer(pace: BatchPace, *, began: float, now: float) -> Batc
 
 
 def _lowered(pace: BatchPace, factor: float, now: float) -> BatchPace:
+    """Return the pace with a lower limit, at the beginning of a new round."""
     return msgspec.structs.replace(
         pace,
         limit=max(1.0, pace.limit * factor),
