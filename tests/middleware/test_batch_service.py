@@ -353,6 +353,32 @@ async def test_a_disk_that_is_full_at_the_end_keeps_one_output(
     await caller.aclose(service)
 
 
+async def test_a_slow_save_of_the_counts_does_not_set_an_ended_batch_back(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving, may_save, save = threading.Event(), threading.Event(), BatchFolder.save
+
+    def save_counts_late(folder: BatchFolder, owner: str, document: KeptFile | KeptBatch) -> None:
+        if isinstance(document, KeptBatch) and document.status == "in_progress":
+            saving.set()
+            may_save.wait(10)
+        save(folder, owner, document)
+
+    monkeypatch.setattr(BatchFolder, "save", save_counts_late)
+    service = caller.service()
+    id = await caller.begin(service, 2)
+    await until(lambda: saving.is_set() and caller.answered == 2)
+    await anyio.sleep(0.1)  # the run ends
+    may_save.set()
+    await caller.until(service, id, "completed")
+    await anyio.sleep(0.1)
+    batch = await caller.ask(service, "GET", f"/v1/batches/{id}")
+    assert batch["status"] == "completed"
+    file = await caller.ask(service, "GET", f"/v1/files/{batch['output_file_id']}")
+    assert file["purpose"] == "batch_output"
+    await caller.aclose(service)
+
+
 async def test_one_batch_waits_for_another(caller: Caller) -> None:
     service = caller.service(max_running=1, concurrency=2)
     first, second = await caller.begin(service, 5), await caller.begin(service, 1)

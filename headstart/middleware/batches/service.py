@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 from weakref import WeakValueDictionary
 
+import anyio
 import msgspec
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
@@ -495,19 +496,23 @@ class BatchService:
         app = _limited(self.app, concurrency)
         run = await asyncio.to_thread(begin, app, concurrency, books, journal, requests)
         self._runs[batch.id] = run
-        watching = self.spawn(self._watch, owner, batch, run)
+        ended = asyncio.Event()
+        watching = self.spawn(self._watch, owner, batch, run, ended)
         try:
             await run.run()
         finally:
-            watching.cancel()
+            # It is not cancelled: the thread of a save would go on, and set the batch back later.
+            ended.set()
             await asyncio.wait([watching])
             del self._runs[batch.id], self.books.batches[batch.id]
         return run.stopped_by, _counts(run)
 
-    async def _watch(self, owner: str, batch: KeptBatch, run: BatchRun) -> None:
+    async def _watch(
+        self, owner: str, batch: KeptBatch, run: BatchRun, ended: asyncio.Event
+    ) -> None:
         """Save the counts for other processes; stop a run that was cancelled or has expired."""
         saved = None
-        while True:
+        while not ended.is_set():
             now = msgspec.structs.replace(batch, request_counts=_counts(run))
             if now != saved:
                 await asyncio.to_thread(self.folder.save, owner, now)
@@ -516,7 +521,8 @@ class BatchService:
                 run.stop(CANCELLED)
             elif self.clock() >= batch.expires_at:
                 run.stop(EXPIRED)
-            await asyncio.sleep(LOOK_S)
+            with anyio.move_on_after(LOOK_S):
+                await ended.wait()
 
     async def _finish(self, running: _OpenBatch, reason: str | None, counts: RequestCounts) -> None:
         """Write the output, and save how the batch ended. After an OSError no output is left."""
