@@ -287,8 +287,12 @@ class Conversations:
         turn = None if owner is None else await self.find(owner, id)
         if owner is not None and turn is not None and not turn.deleted:
             turns = await self.turns_up_to(owner, id)
-            if turns is None and not turn.own:
-                raise no_previous(id)  # an earlier turn is gone, and no provider has it
+            if turns is None and not turn.own:  # no provider has the earlier turns
+                if self.store is not None and await self._load(id) is None:
+                    raise AnswersUnavailable(
+                        f"the turns before '{id}' cannot be read now: the store (cache.store) fails"
+                    )
+                raise no_previous(id)
             return turns
         if turn is not None or not await self.may_ask_provider(owner, id):
             raise no_previous(id)
@@ -344,6 +348,8 @@ class Conversations:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             puts = [self._put(id, turns) for id, turns in (await self._merge(waiting)).items()]
+            if not puts:
+                continue  # a write of nothing would look like a store that can write again
             try:
                 await store.append(puts)
             except StoreError as error:
