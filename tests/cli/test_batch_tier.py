@@ -16,6 +16,7 @@ import pytest
 
 from headstart.lab.simulator import Simulator
 from headstart.middleware.respond import send_whole
+from headstart.middleware.upstreams import batched
 from support.command import COMMAND, run
 from support.serving import serving_in_thread
 
@@ -37,14 +38,16 @@ class Provider(Simulator):
         self.held = ""
         """The end of a path: a POST to it is carried out, and never answered."""
         self.told: tuple[int, tuple[()], bytes] | None = None
-        """The answer to every request; None: that of the simulator."""
+        """The answer to every request for ``told_at``; None: that of the simulator."""
+        self.told_at = ""
+        """The end of a path; empty: every path."""
         self.keys = set[bytes]()
         self.teams = set[bytes | None]()
         """The values of a header that the operator set."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, headers = scope["path"], dict(scope["headers"])
-        if self.told is not None:
+        if self.told is not None and path.endswith(self.told_at):
             return await send_whole(send, *self.told)
         self.teams.add(headers.get(b"x-team"))
         self.keys.add(headers.get(b"authorization") or headers.get(b"x-api-key") or b"")
@@ -273,8 +276,20 @@ def test_a_document_that_is_split_goes_through_batches(
     assert provider.batches.asked.total() == 4
 
 
+_NESTED = b"[" * 20_000 + b"]" * 20_000
+
+
 @pytest.mark.parametrize(
-    ("status", "said"), [(401, "401: without a message"), (200, "cannot be read")]
+    ("status", "body", "said"),
+    [
+        (401, _NESTED, "401: without a message"),
+        (200, _NESTED, "cannot be read"),
+        (200, b"[]", "cannot be read"),
+        (200, b"null", "cannot be read"),
+        (200, b'{"id":7}', "cannot be read"),
+        (200, b"{}", "cannot be read"),
+    ],
+    ids=["refused", "nested", "list", "null", "number", "empty"],
 )
 @pytest.mark.parametrize("api", APIS)
 def test_an_error_of_the_batch_endpoint_stops_the_run(
@@ -283,15 +298,57 @@ def test_an_error_of_the_batch_endpoint_stops_the_run(
     capsys: pytest.CaptureFixture[str],
     api: str,
     status: int,
+    body: bytes,
     said: str,
 ) -> None:
-    provider.told = status, (), b"[" * 20_000 + b"]" * 20_000
+    provider.told = status, (), body
     arguments = prepare(tmp_path, provider.url, ["Where is Rome?"], api)
     exit_status, summary = run(arguments, capsys)
     assert (exit_status, summary["unasked"]) == (1, 1)
     assert said in summary["stopped_by"]
     provider.told = None
     assert run(arguments, capsys)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]",
+        b'{"custom_id":"a-b"}',
+        b'{"custom_id":"a-b","error":"no","result":"no"}',
+        b'{"custom_id":"a-b","response":{"status_code":"ok","body":{}},"result":{"type":"errored"}}',
+    ],
+    ids=["list", "no answer", "texts", "no numbers"],
+)
+@pytest.mark.parametrize("api", APIS)
+def test_results_of_another_form_stop_the_run(
+    tmp_path: Path,
+    provider: Provider,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    api: str,
+    line: bytes,
+) -> None:
+    monkeypatch.setattr(batched, "LONGEST_LOOK_S", 0.5)  # it asks only once
+    provider.told, provider.told_at = (200, (), line), "content" if api == "openai" else "results"
+    arguments = prepare(tmp_path, provider.url, ["Where is Rome?"], api)
+    exit_status, summary = run(arguments, capsys)
+    assert (exit_status, summary["unasked"]) == (1, 1)
+    assert "cannot be read" in summary["stopped_by"]
+    provider.told = None
+    assert run(arguments, capsys)[0] == 0
+    assert provider.batches.submitted == 1
+
+
+def test_a_result_with_an_unknown_name_changes_nothing(
+    tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = b'{"custom_id":"other","response":{"status_code":200,"body":{}}}'
+    provider.told, provider.told_at = (200, (), row), "content"
+    arguments = prepare(tmp_path, provider.url, ["Where is Rome?"])
+    exit_status, summary = run(arguments, capsys)
+    assert (exit_status, summary["stopped_by"]) == (1, None)
+    assert summary["failed"] == 1
 
 
 def test_a_path_without_a_batch_endpoint_is_named(

@@ -19,7 +19,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter, defaultdict
-from datetime import datetime
+from datetime import datetime  # noqa: TC003 - msgspec reads the types of fields
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -274,6 +274,57 @@ def endpoint_of(call: BatchedCall) -> BatchEndpoint:
     return form(call)
 
 
+class _OpenAIFile(msgspec.Struct):
+    """An uploaded file."""
+
+    id: str
+
+
+class _OpenAIBatch(msgspec.Struct):
+    """A batch as OpenAI describes it: the fields that we read."""
+
+    id: str
+    status: str
+    created_at: float
+    """Unix seconds."""
+    request_counts: dict[str, int] | None = None
+    metadata: dict[str, Any] | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    errors: Any = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the provider works on it no more."""
+        return self.status in ("completed", "expired", "cancelled")
+
+    def reason(self) -> str:
+        """Return why the provider refused it."""
+        match self.errors:
+            case {"data": [{"message": str(message)}, *_]} if message:
+                return message
+        return "without a message"
+
+
+class _AnthropicBatch(msgspec.Struct):
+    """A batch as Anthropic describes it: the fields that we read."""
+
+    id: str
+    processing_status: str
+    created_at: datetime
+    request_counts: dict[str, int]
+
+
+Batch = TypeVar("Batch", _OpenAIBatch, _AnthropicBatch)
+
+
+class _Page(msgspec.Struct):
+    """A part of a list of batches."""
+
+    data: list[msgspec.Raw]
+    has_more: bool | None = None
+
+
 class _EndpointForm:
     """The common part of both endpoints. ``call`` is any call of the batch."""
 
@@ -282,47 +333,56 @@ class _EndpointForm:
     def __init__(self, call: BatchedCall) -> None:
         self._call = call
 
-    async def _ask(self, method: str, path: str, body: bytes | None = None, **more: str) -> Any:
-        read = await self._read(method, path, body, **more)
-        try:
-            return msgspec.json.decode(read)
-        except UNDECODABLE as error:
-            raise self._unreadable(path) from error
+    async def _ask(
+        self, form: type[T], method: str, path: str, body: bytes | None = None, **more: str
+    ) -> T:
+        """Ask, and return the answer as a value of type ``form``."""
+        return self._parsed(form, await self._read(method, path, body, **more), path)
 
     async def _read(self, method: str, path: str, body: bytes | None = None, **more: str) -> bytes:
         call = self._call
         return await call.upstream.exchange(method, path, call.headers, body, **more)
 
+    def _parsed(self, form: type[T], document: bytes | msgspec.Raw, path: str) -> T:
+        try:
+            return msgspec.json.decode(document, type=form)
+        except UNDECODABLE as error:
+            raise self._unreadable(path) from error
+
     def _unreadable(self, path: str) -> UpstreamProtocolError:
         name = self._call.upstream.name
         return UpstreamProtocolError(f"upstream {name}: the answer of {path} cannot be read")
 
-    async def _batches(self, path: str, after: str) -> AsyncIterator[dict[str, Any]]:
+    async def _batches(self, form: type[Batch], path: str, after: str) -> AsyncIterator[Batch]:
         """Yield all batches of the key, the newest first.
 
         The list comes in pages. The parameter ``after`` names the last batch of the page before.
         """
         query = "limit=100"
         while True:
-            page = await self._ask("GET", path, query=query)
-            for batch in page["data"]:
+            page = await self._ask(_Page, "GET", path, query=query)
+            for each in page.data:
+                batch = self._parsed(form, each, path)
                 yield batch
-            if not page.get("has_more") or not page["data"]:
+            if not page.has_more or not page.data:
                 return
-            query = f"limit=100&{after}={quote(page['data'][-1]['id'], safe='')}"
+            query = f"limit=100&{after}={quote(batch.id, safe='')}"
 
     async def _rows(self, path: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
         """Yield name and answer of each line of a file of results."""
         for line in (await self._read("GET", path)).splitlines():
             try:
                 row = msgspec.json.decode(line)
-                found = row["custom_id"], self._answer(row)
-            except (*UNDECODABLE, KeyError, TypeError) as error:
+                found = str(row["custom_id"]), self._answer(row)
+            except (*UNDECODABLE, AttributeError, KeyError, TypeError, ValueError) as error:
                 raise self._unreadable(path) from error
             yield found
 
     def _answer(self, row: dict[str, Any]) -> BatchedAnswer:
-        """Return the answer in a line. Raises KeyError or TypeError for another form."""
+        """Return the answer in a line.
+
+        Raises AttributeError, KeyError, TypeError or ValueError for another form.
+        """
         raise NotImplementedError
 
 
@@ -338,43 +398,41 @@ class _OpenAI(_EndpointForm):
         boundary = f"headstart-{token}"
         form = _upload_form(boundary, f"headstart-{token}.jsonl", b"\n".join(lines) + b"\n")
         content_type = f"multipart/form-data; boundary={boundary}"
-        file = await self._ask("POST", "/v1/files", form, content_type=content_type)
+        file = await self._ask(_OpenAIFile, "POST", "/v1/files", form, content_type=content_type)
         wanted = {
-            "input_file_id": file["id"],
+            "input_file_id": file.id,
             "endpoint": path,
             "completion_window": WINDOW,
             "metadata": {MARK: token},
         }
-        batch = await self._ask("POST", "/v1/batches", msgspec.json.encode(wanted))
-        return str(batch["id"])
+        batch = await self._ask(_OpenAIBatch, "POST", "/v1/batches", msgspec.json.encode(wanted))
+        return batch.id
 
     async def find(self, token: str, since: float, count: int) -> str | None:  # noqa: ARG002
-        async for batch in self._batches("/v1/batches", "after"):
-            if batch["created_at"] < since - CLOCKS_DIFFER_S:
+        async for batch in self._batches(_OpenAIBatch, "/v1/batches", "after"):
+            if batch.created_at < since - CLOCKS_DIFFER_S:
                 return None
-            if (batch.get("metadata") or {}).get(MARK) == token:
-                return str(batch["id"])
+            if (batch.metadata or {}).get(MARK) == token:
+                return batch.id
         return None
 
     async def state(self, id: str) -> BatchState:
-        batch = await self._ask("GET", f"/v1/batches/{id}")
-        counts = batch.get("request_counts") or {}
-        if batch["status"] == "failed":
-            errors = (batch.get("errors") or {}).get("data") or [{}]
+        batch = await self._ask(_OpenAIBatch, "GET", f"/v1/batches/{id}")
+        if batch.status == "failed":
             raise UpstreamRefused(
-                f"upstream {self._call.upstream.name} refused the batch: "
-                f"{errors[0].get('message') or 'without a message'}",
+                f"upstream {self._call.upstream.name} refused the batch: {batch.reason()}",
                 status=400,
                 headers=(),
                 body=b"",
                 code="upstream_error",
             )
+        counts = batch.request_counts or {}
         done = counts.get("completed", 0) + counts.get("failed", 0)
-        return BatchState(done, batch["status"] in ("completed", "expired", "cancelled"))
+        return BatchState(done, batch.has_ended)
 
     async def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
-        batch = await self._ask("GET", f"/v1/batches/{id}")
-        for file in filter(None, (batch.get("output_file_id"), batch.get("error_file_id"))):
+        batch = await self._ask(_OpenAIBatch, "GET", f"/v1/batches/{id}")
+        for file in filter(None, (batch.output_file_id, batch.error_file_id)):
             async for row in self._rows(f"/v1/files/{file}/content"):
                 yield row
 
@@ -382,7 +440,7 @@ class _OpenAI(_EndpointForm):
         response = row.get("response")
         if response:
             body = msgspec.json.encode(response["body"])
-            return BatchedAnswer(response["status_code"], body)
+            return BatchedAnswer(int(response["status_code"]), body)
         error = row["error"] or {}
         is_expired = error.get("code") == "batch_expired"
         return _failed(_EXPIRED if is_expired else error.get("message"))
@@ -395,32 +453,32 @@ class _Anthropic(_EndpointForm):
         requests = [
             {"custom_id": name, "params": msgspec.Raw(call.body)} for name, call in calls.items()
         ]
-        batch = await self._ask("POST", self._PATH, msgspec.json.encode({"requests": requests}))
-        return str(batch["id"])
+        body = msgspec.json.encode({"requests": requests})
+        return (await self._ask(_AnthropicBatch, "POST", self._PATH, body)).id
 
     async def find(self, token: str, since: float, count: int) -> str | None:
         """Find the batch by the names in its results, because this API keeps no token with a batch.
 
         So this waits for the end of each batch with the same number of requests.
         """
-        async for batch in self._batches(self._PATH, "after_id"):
-            if datetime.fromisoformat(batch["created_at"]).timestamp() < since - CLOCKS_DIFFER_S:
+        async for batch in self._batches(_AnthropicBatch, self._PATH, "after_id"):
+            if batch.created_at.timestamp() < since - CLOCKS_DIFFER_S:
                 return None
-            if sum(batch["request_counts"].values()) != count:
+            if sum(batch.request_counts.values()) != count:
                 continue
-            while not (await self.state(batch["id"])).ended:  # noqa: ASYNC110 - only the provider knows when it ends
+            while not (await self.state(batch.id)).ended:  # noqa: ASYNC110 - only the provider knows when it ends
                 await asyncio.sleep(LOOK_S)
-            async for name, _ in self.results(batch["id"]):
+            async for name, _ in self.results(batch.id):
                 if name.startswith(f"{token}-"):
-                    return str(batch["id"])
+                    return batch.id
                 break
         return None
 
     async def state(self, id: str) -> BatchState:
-        batch = await self._ask("GET", f"{self._PATH}/{id}")
-        counts = batch["request_counts"]
-        done = sum(counts.values()) - counts["processing"]
-        return BatchState(done, batch["processing_status"] == "ended")
+        batch = await self._ask(_AnthropicBatch, "GET", f"{self._PATH}/{id}")
+        counts = batch.request_counts
+        done = sum(counts.values()) - counts.get("processing", 0)
+        return BatchState(done, batch.processing_status == "ended")
 
     def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
         # Not results_url: the key goes to the configured address alone.
@@ -665,8 +723,8 @@ def _named(token: str, calls: Iterable[BatchedCall]) -> Iterator[tuple[str, Batc
 
 
 def _digest_in(name: str) -> str:
-    """Return the digest in a name that ``_named`` has made."""
-    return name.split("-")[1]
+    """Return the digest in a name that ``_named`` has made; empty in any other name."""
+    return "".join(name.split("-")[1:2])
 
 
 async def _find(endpoint: BatchEndpoint, submission: Submission) -> str | None:
