@@ -152,7 +152,8 @@ def test_two_processes_cannot_work_on_one_batch(tmp_path: Path) -> None:
     assert "another process works on this batch" in other.stderr
 
 
-@pytest.mark.parametrize("body", ["<html>", "[" * 20_000 + "]" * 20_000], ids=["html", "deep"])
+# Python 3.14 decodes what fits into its stack of some megabytes.
+@pytest.mark.parametrize("body", ["<html>", "[" * 500_000 + "]" * 500_000], ids=["html", "deep"])
 def test_an_answer_that_cannot_be_read_is_a_text(body: str) -> None:
     [request] = read({"prompt": "a"})
     row = json.loads(bytes(output_row(request, "ID", 502, body.encode())))
