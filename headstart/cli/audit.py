@@ -24,6 +24,7 @@ from headstart.cli.options import (
     token_field,
     url_field,
 )
+from headstart.report.sections import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +119,7 @@ def _exit_if_more_wrong(found: AuditReport, most: float) -> None:
         if bound is not None and bound > most:
             raise click.ClickException(
                 f"{row.week}, {row.name}: up to {bound:.2%} of the {found.error_of} may be"
-                f" wrong by {row.audits:,} audits, over --fail-over {most:.2%}"
+                f" wrong by {counted(row.audits, 'audit')}, over --fail-over {most:.2%}"
             )
 
 

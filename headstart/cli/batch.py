@@ -234,8 +234,9 @@ class BatchSummary(Frozen, omit_defaults=False):
     concurrency: int
     """The number of calls at a time that providers accepted at the end."""
     seconds: float
-    paid_usd: float
-    would_have_cost_usd: float
+    paid_usd: float | None
+    """None: no price is known."""
+    would_have_cost_usd: float | None
     stopped_by: str | None
     """Why it ended early."""
 
@@ -302,7 +303,7 @@ def _summary(
         concurrency=run.pace.calls,
         seconds=round(seconds, 3),
         paid_usd=books.paid_usd,
-        would_have_cost_usd=books.would_have_cost_usd,
+        would_have_cost_usd=None if books.paid_usd is None else books.would_have_cost_usd,
         stopped_by=run.stopped_by,
     )
 
@@ -329,7 +330,8 @@ def _stopped_by_signals(run: BatchRun, scope: anyio.CancelScope) -> Iterator[Non
             scope.cancel()
             return
         run.stop(INTERRUPTED)
-        click.echo(f"\nwaiting for {run.in_flight} calls; the next Ctrl-C drops them", err=True)
+        calls = counted(run.in_flight, "call")
+        click.echo(f"\nwaiting for {calls}; the next Ctrl-C drops them", err=True)
 
     # The event loops of Windows take no signals.
     usual = {
@@ -365,7 +367,7 @@ async def _show_progress(run: BatchRun, books: BatchBooks) -> None:
             click.echo("\r\x1b[2K", nl=False, err=True)
 
 
-def progress_line(run: BatchRun, paid_usd: float, rate: float) -> str:
+def progress_line(run: BatchRun, paid_usd: float | None, rate: float) -> str:
     """Return how far a run is. ``rate`` is the number of requests done in a second."""
     counts = run.counts
     left = counts.total - counts.done
@@ -396,12 +398,8 @@ def summary_text(summary: BatchSummary) -> str:
     lines = [f"{requests}: {answered:,} answered, {summary.failed:,} failed"]
     if summary.resumed:
         lines[0] += f"; {summary.resumed:,} of them by earlier runs"
-    merged = [
-        (outcomes.get("exact", 0), "exact repeats"),
-        (outcomes.get("semantic", 0), "rewordings"),
-        (outcomes.get("joined", 0), "joined calls"),
-    ]
-    said = [f"{number:,} {name}" for number, name in merged if number]
+    merged = {"exact": "exact repeat", "semantic": "rewording", "joined": "joined call"}
+    said = [counted(outcomes[way], name) for way, name in merged.items() if outcomes.get(way)]
     lines.append(f"merged: {', '.join(said) or 'nothing'}")
     if summary.refused_rewordings:
         refused = ", ".join(f"{n:,} {name}" for name, n in summary.refused_rewordings.items())
@@ -415,7 +413,7 @@ def summary_text(summary: BatchSummary) -> str:
             f"{counted(summary.calls, 'call')} to providers in {took}, at last "
             f"{summary.concurrency} at once; {summary.refusals:,} times a provider said to wait"
         )
-    if summary.would_have_cost_usd:
+    if summary.paid_usd is not None and summary.would_have_cost_usd:
         share = 1 - summary.paid_usd / summary.would_have_cost_usd
         lines.append(
             f"${summary.paid_usd:.4f} paid, ${summary.would_have_cost_usd:.4f} without Headstart: "

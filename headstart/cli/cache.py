@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import aiohttp
@@ -124,12 +123,16 @@ def cache() -> None:
     """Count, export, import, delete and prepare the answers of a store."""
 
 
-def _progress(done: int, what: str, *, last: bool = False) -> None:
+def _progress(done: str, *, last: bool = False) -> None:
     """Show how far a command is, on a terminal in one line; else only at the end."""
     if sys.stderr.isatty():
-        click.echo(f"\r{done:,} {what}", nl=last, err=True)
+        click.echo(f"\r{done}", nl=last, err=True)
     elif last:
-        click.echo(f"{done:,} {what}", err=True)
+        click.echo(done, err=True)
+
+
+def _entries(number: int) -> str:
+    return counted(number, "entry", "entries")
 
 
 # --- stats ----------------------------------------------------------------------------------
@@ -293,11 +296,11 @@ async def _export(url: str | None, config: Path | None, file: IO[bytes]) -> tupl
             for entry in page:
                 write(_put(entry, vectors.pop(entry.id, None)))
             entries += len(page)
-            _progress(entries, "entries")
+            _progress(_entries(entries))
         async for label in all_labels(store):
             write(_Labelled(label=label))
             labels += 1
-    _progress(entries, "entries", last=True)
+    _progress(_entries(entries), last=True)
     return entries, labels
 
 
@@ -355,8 +358,8 @@ def import_(options: CacheImportOptions) -> None:
     with click.open_file(options.file, "rb") as file:
         entries, known, labels = anyio.run(_import, url, settings, file)
     click.echo(
-        f"{entries:,} entries and {labels:,} labels were read into {masked_url(url)}; "
-        f"{known:,} entries were left out"
+        f"{_entries(entries)} and {counted(labels, 'label')} were read into {masked_url(url)}; "
+        f"{counted(known, 'entry was', 'entries were')} left out"
     )
 
 
@@ -371,12 +374,14 @@ def _import_answers(options: CacheImportOptions) -> None:
     if options.key_env is not None:
         key = data_sources.bearer_key(options.key_env)
         headers = (*headers, (b"authorization", key.encode()))
-    read = partial(_progress, what="calls")
     lines = data_sources.lines_of(options.file)
-    outcomes = anyio.run(import_answers, settings, lines, headers, read)
-    _progress(outcomes.total(), "calls", last=True)
+    outcomes = anyio.run(
+        import_answers, settings, lines, headers, lambda read: _progress(counted(read, "call"))
+    )
+    _progress(counted(outcomes.total(), "call"), last=True)
     stored = outcomes.pop("stored", 0)
-    click.echo(f"{stored:,} answers were stored in {masked_url(settings.cache.store)}")
+    answers = counted(stored, "answer was", "answers were")
+    click.echo(f"{answers} stored in {masked_url(settings.cache.store)}")
     for reason, number in outcomes.most_common():
         click.echo(f"  {number:,} left out: {reason}")
 
@@ -414,10 +419,10 @@ async def _import(url: str, settings: CacheSettings, file: IO[bytes]) -> tuple[i
             entries += len(fresh)
             known += len(puts) - len(fresh)
             labels += len(learned)
-            _progress(entries + known, "entries")
+            _progress(_entries(entries + known))
     finally:
         await store.aclose()
-    _progress(entries + known, "entries", last=True)
+    _progress(_entries(entries + known), last=True)
     return entries, known, labels
 
 
@@ -509,7 +514,8 @@ def invalidate(options: InvalidateOptions) -> None:
     if chosen.is_empty and not options.all:
         raise click.UsageError("say which entries: --id, --tag, --model, …, or --all")
     deleted = anyio.run(_invalidate, options.store, options.config, chosen, options.dry_run)
-    click.echo(f"{deleted:,} entries {'would be' if options.dry_run else 'were'} deleted")
+    are = ("would be", "would be") if options.dry_run else ("was", "were")
+    click.echo(f"{counted(deleted, f'entry {are[0]}', f'entries {are[1]}')} deleted")
 
 
 async def _invalidate(
@@ -523,8 +529,8 @@ async def _invalidate(
             if not dry_run:
                 await store.append([Delete(ids=batch)])
             deleted += len(batch)
-            _progress(deleted, "entries")
-    _progress(deleted, "entries", last=True)
+            _progress(_entries(deleted))
+    _progress(_entries(deleted), last=True)
     return deleted
 
 
@@ -599,12 +605,13 @@ async def _warm(options: WarmOptions, bodies: list[bytes]) -> tuple[Counter[str]
                 outcomes[await _ask(session, options.path, body)] += 1
             except HeadstartError as error:
                 reasons[str(error)] += 1
-            _progress(outcomes.total() + reasons.total(), f"of {len(bodies):,} requests")
+            done = outcomes.total() + reasons.total()
+            _progress(f"{done:,} of {counted(len(bodies), 'request')}")
 
     async with _session(options) as session, anyio.create_task_group() as senders:
         for _ in range(min(options.concurrency, len(bodies))):
             senders.start_soon(send, session)
-    _progress(len(bodies), f"of {len(bodies):,} requests", last=True)
+    _progress(f"{len(bodies):,} of {counted(len(bodies), 'request')}", last=True)
     return outcomes, reasons
 
 

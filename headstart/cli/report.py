@@ -32,6 +32,7 @@ from headstart.report.accounts import Accounts, Breakdown, MachineAccounts
 from headstart.report.reconciliation import Books, ExportRow, read_usage
 from headstart.report.sections import (
     bill_note,
+    counted,
     dollars,
     duration,
     money_note,
@@ -87,7 +88,9 @@ def _print_summary(console: Console, found: Report) -> None:
     if bill := bill_note(group, lambda number: f"[bold]{number}[/]"):
         console.print(bill)
     note = f" ({money_note(savings)})" if money_note(savings) else ""
-    estimated = f"; {savings.estimated_hits:,} hits estimated" if savings.estimated_hits else ""
+    estimated = (
+        f"; {counted(savings.estimated_hits, 'hit')} estimated" if savings.estimated_hits else ""
+    )
     money = "an unknown sum of money" if savings.usd is None else dollars(savings.usd)
     console.print(
         f"saved [bold]{duration(savings.total_s)}[/] "

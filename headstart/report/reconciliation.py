@@ -95,18 +95,16 @@ def _read_csv(text: str) -> Iterator[ExportRow]:
 
 
 def _csv_form(columns: frozenset[str]) -> Callable[[Mapping[str, str]], Iterator[ExportRow]]:
-    forms = (
-        ({"usage_date_utc", "model_version", "usage_output_tokens"}, _anthropic_tokens),
-        ({"usage_date_utc", "model", "cost_usd"}, _anthropic_costs),
-        ({"start_time", "amount_value", "line_item"}, _openai_costs),
-        ({"start_time", "model", "input_tokens", "output_tokens"}, _openai_tokens),
-    )
-    for needed, read in forms:
-        if needed <= columns:
+    for needed, read in _CSV_FORMS.items():
+        if columns.issuperset(needed):
             return read
     if {"start_time", "amount_value"} <= columns or {"start_time", "input_tokens"} <= columns:
         raise ConfigError("it is not grouped by model: export it again, grouped by model or item")
-    raise ConfigError("it has none of the columns of an export of OpenAI or Anthropic")
+    wanted = "; or ".join(", ".join(each) for each in _CSV_FORMS)
+    raise ConfigError(
+        "it is no export of OpenAI or Anthropic, whose columns are among others "
+        f"{wanted}. Its columns are {', '.join(sorted(columns))[:200] or 'none'}"
+    )
 
 
 def _anthropic_tokens(row: Mapping[str, str]) -> Iterator[ExportRow]:
@@ -138,6 +136,15 @@ def _openai_tokens(row: Mapping[str, str]) -> Iterator[ExportRow]:
             _int(row["input_tokens"]),
             _int(row["output_tokens"]),
         )
+
+
+_CSV_FORMS = {
+    ("usage_date_utc", "model_version", "usage_output_tokens"): _anthropic_tokens,
+    ("usage_date_utc", "model", "cost_usd"): _anthropic_costs,
+    ("start_time", "amount_value", "line_item"): _openai_costs,
+    ("start_time", "model", "input_tokens", "output_tokens"): _openai_tokens,
+}
+"""The columns that tell the exports apart, and the function that reads a row."""
 
 
 def _check_currency(name: str | None) -> None:

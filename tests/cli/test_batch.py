@@ -108,6 +108,16 @@ def test_equal_requests_are_asked_once_and_answers_come_in_order(
     assert not (tmp_path / JOURNAL).exists()
 
 
+def test_without_a_price_the_costs_are_unknown(
+    tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = prepare(tmp_path, provider.url, ["Where is Rome?"] * 2)
+    arguments[arguments.index("gpt-4o")] = "a-model-of-our-own"
+    status, summary = run(arguments, capsys)
+    assert (status, summary["calls"]) == (0, 1)
+    assert summary["paid_usd"] is summary["would_have_cost_usd"] is None
+
+
 def test_failed_requests_are_asked_again_by_the_next_run(
     tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -280,14 +280,14 @@ _NESTED = b"[" * 20_000 + b"]" * 20_000
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("told", "said"),
     [
-        (401, _NESTED, "401: without a message"),
-        (200, _NESTED, "cannot be read"),
-        (200, b"[]", "cannot be read"),
-        (200, b"null", "cannot be read"),
-        (200, b'{"id":7}', "cannot be read"),
-        (200, b"{}", "cannot be read"),
+        ((401, (), _NESTED), "401: without a message"),
+        ((200, (), _NESTED), "cannot be read"),
+        ((200, (), b"[]"), "cannot be read"),
+        ((200, (), b"null"), "cannot be read"),
+        ((200, (), b'{"id":7}'), "cannot be read"),
+        ((200, (), b"{}"), "cannot be read"),
     ],
     ids=["refused", "nested", "list", "null", "number", "empty"],
 )
@@ -297,11 +297,10 @@ def test_an_error_of_the_batch_endpoint_stops_the_run(
     provider: Provider,
     capsys: pytest.CaptureFixture[str],
     api: str,
-    status: int,
-    body: bytes,
+    told: tuple[int, tuple[()], bytes],
     said: str,
 ) -> None:
-    provider.told = status, (), body
+    provider.told = told
     arguments = prepare(tmp_path, provider.url, ["Where is Rome?"], api)
     exit_status, summary = run(arguments, capsys)
     assert (exit_status, summary["unasked"]) == (1, 1)

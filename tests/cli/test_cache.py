@@ -148,7 +148,7 @@ def test_expired_entries_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixt
     assert aged != file.read_text("utf-8")
     file.write_text(aged, "utf-8")
     run("import", str(file), "--store", new)
-    assert "1 entries were left out" in capsys.readouterr().out
+    assert "1 entry was left out" in capsys.readouterr().out
     assert list(contents(new)[0]) == ["long"]
 
 
@@ -223,9 +223,10 @@ def test_entries_that_fit_all_options_are_deleted(
     options: list[str], left: int, old: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("invalidate", *options, "--store", old)
-    verb = "would be" if "--dry-run" in options else "were"
     gone = 602 if "--all" in options else 602 - left
-    assert f"{gone:,} entries {verb} deleted" in capsys.readouterr().out
+    verb = "would be" if "--dry-run" in options else "was" if gone == 1 else "were"
+    entries = "1 entry" if gone == 1 else f"{gone:,} entries"
+    assert f"{entries} {verb} deleted" in capsys.readouterr().out
     assert len(contents(old)[0]) == left
 
 

@@ -108,7 +108,7 @@ def test_exports_of_consoles_and_usage_apis_are_read(export: str, rows: list[Exp
 @pytest.mark.parametrize(
     ("export", "message"),
     [
-        ("day,tokens\n1,2\n", "none of the columns"),
+        ("day,tokens\n1,2\n", "cost_usd.*Its columns are day, tokens"),
         ("start_time,input_tokens\n1,2\n", "not grouped by model"),
         (json.dumps({"error": "no"}), 'a list "data"'),
         (json.dumps({**OPENAI_PAGE, "has_more": True}), "more pages follow"),
@@ -117,7 +117,7 @@ def test_exports_of_consoles_and_usage_apis_are_read(export: str, rows: list[Exp
         (json.dumps(page({"model": "m"}, start_time=[])), "not valid"),
         ("[1", "not valid"),
         (OPENAI_TOKENS.replace("1423", "many"), "many"),
-        ("", "none of the columns"),
+        ("", "Its columns are none"),
         (OPENAI_TOKENS.splitlines()[0], "no rows: export a period that has calls"),
         ('{"data": [], "has_more": false}', "no rows"),
         ("[]", "no rows"),

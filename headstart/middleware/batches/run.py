@@ -125,19 +125,27 @@ class BatchBooks:
     def __init__(self) -> None:
         self.vetoes = Counter[str]()
         """Semantic hits that were refused, by the reason."""
-        self.paid_usd = 0.0
         self.would_have_cost_usd = 0.0
         self.calls = 0
         """The calls to providers, also those that failed."""
+        self._paid_usd = 0.0
+        self._priced = 0
+        """Number of requests whose cost is known."""
         self._prompts = RecentPrompts()
         self._rows: dict[str, Served] = {}
+
+    @property
+    def paid_usd(self) -> float | None:
+        """The cost of all requests; None: no price is known."""
+        return self._paid_usd if self._priced else None
 
     def notify(self, observation: Observation) -> None:
         """Take an observation."""
         if not isinstance(observation, Served):
             return
         self.calls += len(observation.attempts)
-        self.paid_usd += observation.cost_usd or 0.0
+        self._paid_usd += observation.cost_usd or 0.0
+        self._priced += observation.has_known_cost
         self.would_have_cost_usd += self._prompts.would_have_cost_usd(observation)
         if observation.veto is not None and not observation.outcome.is_hit:
             self.vetoes[observation.veto] += 1

@@ -77,6 +77,8 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_UP = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 """The headers of a client that no provider gets."""
+REFUSAL_BYTES = 64 * 1024
+"""The most bytes of an error's body that are read as a whole."""
 OWN_PREFIX = b"x-headstart-"
 SHORTEST_SECRET = 8
 """The length of the shortest key that is masked in errors. A shorter one may also be a word."""
@@ -736,7 +738,6 @@ def unpacked(body: bytes, headers: Headers) -> tuple[bytes, Headers]:
 
 # --- WebSockets -----------------------------------------------------------------------------------
 
-MAX_REFUSAL_BYTES = 64 * 1024
 NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """The headers that the client library would add to a request."""
 
@@ -782,7 +783,7 @@ async def _refusing(request: ClientRequest, handler: ClientHandlerType) -> Clien
         return response
     body = b""
     try:
-        while len(body) < MAX_REFUSAL_BYTES and (data := await response.content.readany()):
+        while len(body) < REFUSAL_BYTES and (data := await response.content.readany()):
             body += data
     finally:
         response.close()

@@ -44,7 +44,7 @@ from headstart.middleware.upstreams.accounting import (
     most_tokens,
     reserved_tokens,
 )
-from headstart.middleware.upstreams.outgoing import AFTER_END_S
+from headstart.middleware.upstreams.outgoing import AFTER_END_S, REFUSAL_BYTES
 from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
@@ -78,8 +78,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REFUSAL_BYTES = 64 * 1024
-"""A longer error body is replaced by one of ours."""
 _SHOWN_CHARACTERS = 200
 """The most characters of a redirect's address that an error shows."""
 SHORTEST_WAIT_S = 0.01
