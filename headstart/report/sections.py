@@ -410,9 +410,9 @@ _MACHINES: Mapping[str, Callable[[MachineStats], str]] = {
     "cost": lambda each: dollars(each.usd),
     "busy": lambda each: percent(each.busy_share),
     "at a time": lambda each: f"{each.calls_at_a_time:.2f}",
-    "$/M answer tok": lambda each: dollars(each.usd_per_million),
+    "$/M answer": lambda each: dollars(each.usd_per_million),
     "by tokens": lambda each: dollars(each.metered_usd),
-    "break-even load": lambda each: (
+    "break even": lambda each: (
         UNKNOWN if each.break_even_load is None else f"{each.break_even_load:,.2f} x"
     ),
 }
