@@ -509,7 +509,9 @@ async def test_an_entry_that_was_left_out_joins_the_index_if_its_encoding_fails(
         rig.encoder.turn.set()
         await until(lambda: rig.cache._index.size() == 2)
         rig.encoder.error = None
-        lookup = await find(rig, "dos@1")
+        with anyio.fail_after(10):
+            while (lookup := await find(rig, "dos@1")).reason == "unencoded":
+                pass  # a busy machine may take longer to encode than a question waits
         assert lookup.entry is not None
         assert lookup.entry.id == "b"
 
