@@ -148,7 +148,7 @@ class LimitsUnavailable(RequestError):
 
 
 class AnswersUnavailable(RequestError):
-    """The store does not answer, so it is not known whose answer an id names."""
+    """The store fails, so it is not known whose answer an id names, or it cannot be deleted."""
 
     status = 503
     code = "answers_unavailable"

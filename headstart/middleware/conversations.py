@@ -219,7 +219,8 @@ class Conversations:
             return
         self._memory.put(owner, turn)
         if self.store is not None:
-            self._waiting.append(_WaitingTurn(owner, turn, fresh))
+            written = asyncio.get_running_loop().create_future()
+            self._waiting.append(_WaitingTurn(owner, turn, fresh, written))
             self._write_soon()
 
     def keep_unread(self, unread: _Unread) -> None:
@@ -242,10 +243,23 @@ class Conversations:
         if self.store is not None and (self._writer is None or self._writer.done()):
             self._writer = self.spawn(self._write, self.store)
 
-    def delete(self, owner: str, turn: KeptTurn) -> None:
-        """Delete the content of a turn. Its id stays known to the caller as deleted."""
+    async def delete(self, owner: str, turn: KeptTurn) -> None:
+        """Delete the content of a turn. Its id stays known to the caller as deleted.
+
+        Raises AnswersUnavailable, and the caller has the turn again, if the store fails: after a
+        restart it would show what was deleted.
+        """
         empty = msgspec.structs.replace(turn, input=b"[]", response=b"", items=(), deleted=True)
         self.keep(owner, empty)
+        if self._writer is None:  # there is no store
+            return
+        written = self._waiting[-1].written
+        await asyncio.wait((written, self._writer), return_when=asyncio.FIRST_COMPLETED)
+        if not (written.done() and written.result()):
+            self._memory.put(owner, turn)
+            raise AnswersUnavailable(
+                f"'{turn.id}' cannot be deleted now: the store (cache.store) fails"
+            )
 
     async def turns_up_to(self, owner: str, id: str) -> list[KeptTurn] | None:
         """Return the turns up to an answer, the first one first; None if one is missing."""
@@ -347,13 +361,21 @@ class Conversations:
         self._parse_unread()
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            puts = [self._put(id, turns) for id, turns in (await self._merge(waiting)).items()]
-            if not puts:
-                continue  # a write of nothing would look like a store that can write again
-            try:
-                await store.append(puts)
-            except StoreError as error:
-                self._note(error)
+            merged = await self._merge(waiting)
+            is_written = await self._append(store, merged)
+            for each in waiting:
+                each.written.set_result(is_written and each.turn.id in merged)
+
+    async def _append(self, store: Store, merged: dict[str, _TurnsByCaller]) -> bool:
+        """Write turns by their ids; return whether the store has them."""
+        if not merged:
+            return False  # a write of nothing would look like a store that can write again
+        try:
+            await store.append([self._put(id, turns) for id, turns in merged.items()])
+        except StoreError as error:
+            self._note(error)
+            return False
+        return True
 
     async def _merge(self, waiting: Sequence[_WaitingTurn]) -> dict[str, _TurnsByCaller]:
         """Add turns to those that the store has under their ids; return the result by id.
@@ -362,7 +384,7 @@ class Conversations:
         replace the turns of other callers.
         """
         merged: dict[str, _TurnsByCaller | None] = {}
-        for owner, turn, fresh in waiting:
+        for owner, turn, fresh, _ in waiting:
             if turn.id not in merged:
                 merged[turn.id] = {} if fresh else await self._load(turn.id)
             turns = merged[turn.id]
@@ -510,6 +532,8 @@ class _WaitingTurn(NamedTuple):
     turn: KeptTurn
     fresh: bool
     """As in ``Conversations.keep``: no other caller can have a turn with this id."""
+    written: asyncio.Future[bool]
+    """Whether the store has it."""
 
 
 class AnswerSource(NamedTuple):

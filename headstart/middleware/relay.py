@@ -712,7 +712,7 @@ class KeptResponses:
         if (scope["method"], end) not in _ANSWERED:
             return None
         if scope["method"] == "DELETE":
-            self.conversations.delete(owner, turn)
+            await self.conversations.delete(owner, turn)
             return msgspec.json.encode({"id": id, "object": "response", "deleted": True})
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         if end is not None:

@@ -293,14 +293,20 @@ async def test_nothing_is_written_if_the_store_showed_nothing(supervisor: Superv
 
 
 class SwitchedStore(MemoryStore):
-    """A store that takes each write, but cannot always be read."""
+    """A store that cannot always be read or written."""
 
     is_readable = True
+    is_writable = True
 
     async def find(self, exact: str) -> Any:
         if not self.is_readable:
             raise StoreError("away")
         return await super().find(exact)
+
+    async def append(self, records: Any) -> str:
+        if not self.is_writable:
+            raise StoreError("full")
+        return await super().append(records)
 
 
 @pytest.mark.parametrize("owner", ["b", None])
@@ -364,6 +370,25 @@ async def test_a_turn_never_replaces_turns_that_the_store_failed_to_show(
     assert not await other.has("b", "r1")
 
 
+@pytest.mark.parametrize("fault", ["is_readable", "is_writable"])
+async def test_an_answer_is_not_called_deleted_while_the_store_keeps_it(
+    supervisor: Supervisor, fault: str
+) -> None:
+    store = SwitchedStore(clock=lambda: 1000.0)
+    kept = Kept(supervisor, store)
+    turn = kept.keep("a", "r1")
+    await kept.conversations.aclose()
+    setattr(store, fault, False)
+    with pytest.raises(AnswersUnavailable, match=r"'r1'.*cache\.store"):
+        await kept.conversations.delete("a", turn)
+    assert await kept.conversations.find("a", "r1") == turn
+    setattr(store, fault, True)
+    await kept.conversations.delete("a", turn)
+    found = await Kept(supervisor, store).conversations.find("a", "r1")
+    assert found is not None
+    assert found.deleted
+
+
 async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -> None:
     store = memory()
     one, other = Kept(supervisor, store), Kept(supervisor, store)
@@ -373,7 +398,7 @@ async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -
     await one.conversations.aclose()
     assert await other.conversations.turns_up_to("a", "r2") == [first, two]
     assert not await other.conversations.may_ask_provider("b", "r2")
-    one.conversations.delete("a", first)
+    await one.conversations.delete("a", first)
     await one.conversations.aclose()
     third = Kept(supervisor, store)
     found = await third.conversations.find("a", "r1")
@@ -403,10 +428,9 @@ async def test_many_answers_at_once_are_written_in_their_order(supervisor: Super
     store = memory()
     kept = Kept(supervisor, store)
     turns = [kept.keep("a", f"r{number}") for number in range(30)]
-    kept.conversations.delete("a", turns[0])
-    await asyncio.sleep(0)
-    kept.conversations.delete("a", turns[1])
-    await kept.conversations.aclose()
+    async with asyncio.TaskGroup() as group:
+        for turn in turns[:2]:
+            group.create_task(kept.conversations.delete("a", turn))
     other = Kept(supervisor, store)
     found = [await other.conversations.find("a", turn.id) for turn in turns]
     assert [each.deleted for each in found if each is not None] == [True, True] + [False] * 28
