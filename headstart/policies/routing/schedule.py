@@ -294,9 +294,9 @@ class _Tried:
 
     def may_retry(self, failure: Failure, most_retries: int) -> bool:
         """Tell whether the member may be asked again after a failure, without a queue."""
-        if failure.ends_with_time and self.queues_until is not None:
-            return False  # the call has queued for this limit, which does not end soon
-        return failure.retry_here and not self.forced and self.retries < most_retries
+        # A limit for which the call has queued already does not end soon.
+        in_vain = failure.ends_with_time and self.queues_until is not None
+        return failure.retry_here and self.retries < most_retries and not (self.forced or in_vain)
 
 
 @dataclass(eq=False, repr=False)
@@ -476,8 +476,7 @@ class AttemptSchedule:
         """
         tried = self._tried[member]
         delay_s = backoff_s(tried.retries, self.draw(), wait_s)
-        left_s = None if self.deadline is None else self.deadline - now
-        longest_s = longest_wait_s(left_s)
+        longest_s = longest_wait_s(None if self.deadline is None else self.deadline - now)
         if delay_s > longest_s:
             return False
         if tried.limited:
