@@ -4,7 +4,7 @@ A schema is changed in these steps:
 
 1. ``_mended`` makes it a schema of draft 2020-12, without forms that some provider refuses.
 2. ``_Union`` merges a union at the top of a tool's arguments into one object.
-3. ``_with_targets`` makes each reference lead to a schema that still exists.
+3. ``_References`` makes each reference lead to a schema that still exists.
 
 For example, ``{"anyOf": [{"properties": {"id": A}}, {"properties": {"name": B}}]}`` becomes
 ``{"type": "object", "properties": {"id": A, "name": B}, "required": []}``: no property is required,
@@ -66,7 +66,7 @@ def portable_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     if top.get("type") != "object":
         top = {**top, "type": "object"}
     top = top if isinstance(top.get("properties"), dict) else {**top, "properties": {}}
-    return _with_targets(top, mended) if references else top
+    return _References(top, mended).mend() if references else top
 
 
 def portable_answer(schema: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -75,7 +75,7 @@ def portable_answer(schema: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     references: list[dict[str, Any]] = []
     mended = _mended(schema, references)
-    return _with_targets(mended, mended) if references else mended
+    return _References(mended, mended).mend() if references else mended
 
 
 class _Union:
@@ -179,41 +179,60 @@ def _referred(reference: Any, root: dict[str, Any], *, tuples: bool = True) -> l
     return _listed([found], dict)
 
 
-def _with_targets(top: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose references within it all lead to a schema. Changes ``top``.
+class _References:
+    """Makes each reference within ``top`` lead to a schema. Changes ``top``.
 
     Servers write references to members of a union, which is merged now, and references to schemas
-    that do not exist. Providers refuse both. ``root`` is the schema before the merge.
+    that do not exist. Providers refuse both. ``root`` is the schema before the merge: a schema that
+    only ``root`` has is put under ``$defs``. A reference to no schema is removed.
     """
-    targets: dict[str, str | None] = {}
-    left, names, named = _LARGEST_UNION, map("part_{}".format, count()), None
-    waiting = [top]
-    while waiting:
-        schema = waiting.pop()
-        waiting += inner_schemas(schema)
-        reference = schema.get("$ref")
-        if not isinstance(reference, str) or reference[:2] != "#/":
-            continue
-        if reference not in targets:
-            targets[reference] = reference
-            if not _referred(reference, top, tuples=False):
-                found = _referred(reference, root) if left > 0 else []
-                left -= sum(len(msgspec.json.encode(each)) for each in found)
-                targets[reference] = None
-                if found and left >= 0:
-                    if named is None:
-                        # A new object, because the schema that is found may hold this one.
-                        named = top["$defs"] = {**_dict(top.get("$defs"))}
-                    name = next(n for n in names if n not in named)
-                    named[name] = found[0]
-                    targets[reference] = f"#/$defs/{name}"
-                    waiting += found
-        target = targets[reference]
-        if target is None:
-            del schema["$ref"]
-        else:
-            schema["$ref"] = target
-    return top
+
+    def __init__(self, top: dict[str, Any], root: dict[str, Any]) -> None:
+        self._top = top
+        self._root = root
+        self._waiting = [top]
+        """The schemas whose references are yet to be mended."""
+        self._targets: dict[str, str | None] = {}
+        """The reference to write for each one that was met; None: it is removed."""
+        self._left = _LARGEST_UNION
+        """The bytes that may still be put under ``$defs``."""
+        self._named: dict[str, Any] | None = None
+        """The new ``$defs`` of ``top``; None: they are unchanged."""
+        self._names = map("part_{}".format, count())
+
+    def mend(self) -> dict[str, Any]:
+        """Mend all references, and return the schema."""
+        while self._waiting:
+            schema = self._waiting.pop()
+            self._waiting += inner_schemas(schema)
+            reference = schema.get("$ref")
+            if not isinstance(reference, str) or reference[:2] != "#/":
+                continue
+            if reference not in self._targets:
+                self._targets[reference] = self._target(reference)
+            target = self._targets[reference]
+            if target is None:
+                del schema["$ref"]
+            else:
+                schema["$ref"] = target
+        return self._top
+
+    def _target(self, reference: str) -> str | None:
+        if _referred(reference, self._top, tuples=False):
+            return reference
+        found = _referred(reference, self._root) if self._left > 0 else []
+        self._left -= sum(len(msgspec.json.encode(each)) for each in found)
+        return self._put(found[0]) if found and self._left >= 0 else None
+
+    def _put(self, schema: dict[str, Any]) -> str:
+        """Put a schema under ``$defs``, and return a reference to it."""
+        if self._named is None:
+            # A new object, because the schema may hold the old one.
+            self._named = self._top["$defs"] = {**_dict(self._top.get("$defs"))}
+        name = next(each for each in self._names if each not in self._named)
+        self._named[name] = schema
+        self._waiting.append(schema)
+        return f"#/$defs/{name}"
 
 
 def inner_schemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -243,6 +262,7 @@ def _mended(schema: Any, references: list[dict[str, Any]]) -> dict[str, Any]:
     for name, value in _dict(schema).items():
         if name in _MAPS:
             if isinstance(value, dict):
+                # A list is no schema. It names properties, in ``dependencies``.
                 mended[name] = {
                     key: each if isinstance(each, list) else _mended(each, references)
                     for key, each in value.items()
@@ -250,14 +270,12 @@ def _mended(schema: Any, references: list[dict[str, Any]]) -> dict[str, Any]:
         elif name in _LISTS:
             if isinstance(value, list) and value:
                 mended[name] = [_mended(each, references) for each in value]
+        elif name == "items" and isinstance(value, list):  # a tuple, in older drafts
+            mended[name] = {"anyOf": [_mended(each, references) for each in value]} if value else {}
         elif name in _SCHEMAS:
             if isinstance(value, dict | bool):
                 is_open = isinstance(value, bool) and name in _OPEN
                 mended[name] = value if is_open else _mended(value, references)
-            elif isinstance(value, list) and name == "items":
-                mended[name] = (
-                    {"anyOf": [_mended(each, references) for each in value]} if value else {}
-                )
         elif value is not None or name in _ANY_VALUE:
             mended[name] = value
     _mend_values(mended)

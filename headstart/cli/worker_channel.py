@@ -110,25 +110,26 @@ class LeaseTable:
         lock of the table is not free.
         """
         digest, now = bytes.fromhex(name), self._clock()
+        # A name has the places of one bucket only, so no other place is searched.
         first = self._at(int.from_bytes(digest[:4], "little") % BUCKETS * BUCKET)
         with self._lock:
             if not self._lock.taken:
                 return None
-            free = None
+            place = None  # of the last lease of this name, or else the first one that is free
             for at in range(first, first + BUCKET * _LEASE.size, _LEASE.size):
                 found = self._read(at)
-                if found.digest == digest:  # the last lease of this name, which may have ended
+                if found.digest == digest:
                     if found.until > now and found.token != instead_of:
                         holder = found.owner.rstrip(b"\0").decode()
                         return Lease(name=name, owner=holder, token=found.token)
-                    free = at
+                    place = at
                     break
-                if free is None and found.until <= now:
-                    free = at
-            if free is None:
+                if place is None and found.until <= now:
+                    place = at
+            if place is None:
                 return None
-            token = self._new_token(free)
-            _LEASE.pack_into(self._memory, free, now + LEASE_S, token, owner.encode(), digest)
+            token = self._new_token(place)
+            _LEASE.pack_into(self._memory, place, now + LEASE_S, token, owner.encode(), digest)
         return Lease(name=name, owner=owner, token=token)
 
     def _new_token(self, at: int) -> int:

@@ -165,35 +165,36 @@ _PREFIX = (
     r"|(?:[\w.]{1,40}=\S{1,80} ){1,3}(?=(?:time|ts|level|lvl)=))?"  # logfmt
 )
 _STAMP = re.compile(
-    _PREFIX
-    # A date alone begins the rows of a statement or a diary.
-    + r"(?:<\d{1,3}>)?\W{0,2}"
-    r"(?:\d{4}[-/.]\d\d[-/.]\d\d(?=\D{1,4}\d\d\D?\d\d|\W{1,4}[A-Z]{4}|[^\n]{1,40}\d:\d\d)"
-    r"|\d{6} \d{6}|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d"
-    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:|\d\d:\d\d:\d\d|\d{10,13}\b"
-    r"|\d\d([-/.])\d\d\1(?:\d\d){1,2}[ T]\d\d:\d\d|\d\d[-.]\d\d \d\d:\d\d:"
-    r"|\d\d/[A-Z][a-z]{2}/\d{4}:|(?:19|20)\d\d[01]\d[0-3]\d(?:[-T_ ]\d\d:\d\d|T\d{6})"
-    r"|[IWEFC]\d{4} \d\d:\d\d:|\d{1,3}>1? ?(?:\d{4}-|[A-Z][a-z]{2} )"
-    r"|\W{0,8}\d+\.\d{6}(?: /[^\]\n]{1,30})?\]"
-    r"|\d+[.,]\d{3}s\]"
+    _PREFIX + r"(?:<\d{1,3}>)?\W{0,2}(?:"  # a priority of syslog, and a sign such as "["
+    # 2024-06-14 15:16. A date alone begins the rows of a statement or a diary.
+    r"\d{4}[-/.]\d\d[-/.]\d\d(?=\D{1,4}\d\d\D?\d\d|\W{1,4}[A-Z]{4}|[^\n]{1,40}\d:\d\d)"
+    r"|\d{6} \d{6}|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d"  # 240614 151601; Jun 14 15:16
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:"  # Fri Jun 14 15:16
+    r"|\d\d:\d\d:\d\d|\d{10,13}\b"  # 15:16:01; 1718378161, in seconds or milliseconds
+    r"|\d\d([-/.])\d\d\1(?:\d\d){1,2}[ T]\d\d:\d\d|\d\d[-.]\d\d \d\d:\d\d:"  # 14.06.24 15:16
+    r"|\d\d/[A-Z][a-z]{2}/\d{4}:"  # 14/Jun/2024:15:16 of access logs
+    r"|(?:19|20)\d\d[01]\d[0-3]\d(?:[-T_ ]\d\d:\d\d|T\d{6})"  # 20240614-15:16; 20240614T151601
+    r"|[IWEFC]\d{4} \d\d:\d\d:|\d{1,3}>1? ?(?:\d{4}-|[A-Z][a-z]{2} )"  # I0614 15:16:01; <34>Jun 14
+    r"|\W{0,8}\d+\.\d{6}(?: /[^\]\n]{1,30})?\]|\d+[.,]\d{3}s\]"  # [   12.345678]; [0.123s]
     r"|(?:time|ts|level|lvl)=\S"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b)"
 )
-_COMPOSED = re.compile(r"[a-z][\w.-]{1,60}[-_]\d+ +\| ")
-"""Matches a line of docker compose, which may have no time."""
+"""Matches the time or the level at the beginning of a line."""
+_COMPOSED = re.compile(r"[a-z][\w.-]{1,60}[-_]\d+ +\| ")  # docker compose, maybe without a time
 _BY_PROGRAM = re.compile(
+    # "main.py: ", "[12]: "; "[worker-3]", but not a time in brackets; "[ 12.345678]"
     r"(?:[\d\])>_]|\w[./]\w{1,40}): |\[(?![\d:., /-]*\])[^\[\]\n]{1,80}\]|\[ *\d+\.\d{6}\]"
-    r"|(?<!\S)[\w.-]{1,40}=\S|\b[A-Z]{3,7} /|[a-z]:\d{2,5}\b"
+    r"|(?<!\S)[\w.-]{1,40}=\S|\b[A-Z]{3,7} /|[a-z]:\d{2,5}\b"  # user=7; GET /; localhost:8080
     r"|\b(?i:trace|debug|info|notice|warn(?:ing)?|error|fatal|critical|severe)\b"
+    # "16:13 D " and "E/Tag" of Android; "I0614 ", "<34>", "{", "web_1 | " at the beginning
     r"|\d [DIWEFV] |\b[DIWEFV]/\w|^(?:[IWEFD]\d{4} |<\d{1,3}>|\{|[\w.-]{1,60} +\| )"
-    r"|^[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d [\w.-]+ [\w./-]+: "
-    r"|\dT\d\d:?\d\d|\d\d:\d\d:\d\d[.,:]\d{3}(?:\d{3})?(?!\d)"
+    r"|^[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d [\w.-]+ [\w./-]+: "  # Jun 14 15:16:01 host cron:
+    r"|\dT\d\d:?\d\d|\d\d:\d\d:\d\d[.,:]\d{3}(?:\d{3})?(?!\d)"  # 2024-06-14T15:16; 15:16:01.250
 )
 """Matches what programs write in or near a time: a ``T``, milliseconds, a level, a source that is
 not a plain word, ``key=value``, a port or a request. Timetables, statements and chats have none of
 these."""
-_MIN_LINES = 20
-"""The fewest lines of a log."""
+_MIN_LINES = 20  # of a log
 _MIN_WRITTEN = 0.3
 """The least share of the lines with a time that must match ``_BY_PROGRAM``, too."""
 _MOST_SEARCHED = 100
@@ -305,8 +306,7 @@ _MEASURE = re.compile(
 _CODE = re.compile(r"(?<![\w.-])(?:err(?:or|no)?[\"']?\s?=|(?!timeout)[a-z]{0,30}[a-rt-z]\s?:)")
 """Matches names whose numbers are codes, as in ``error=5`` and ``connect failed: 111``."""
 _STATUS = re.compile(r"[1-5]\d\d")
-_MOST_STATUSES = 40
-"""The most different HTTP statuses of a log."""
+_MOST_STATUSES = 40  # different ones in a log
 _LETTER = re.compile(r"[EWFC](?:(?<=^.)\d{4} |(?<![\w.'-].)(?![\w.'-]|:[\\/]))")
 """A level of one letter: ``[E]``, ``E/Tag``, or ``E1121 16:00`` as in glog."""
 _PRIORITY = re.compile(r"<(\d{1,3})>")

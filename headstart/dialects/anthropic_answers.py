@@ -563,7 +563,8 @@ class MessagesEncoder:
     because the clients did not ask for it. Choices other than the first are left out, too.
 
     Only one block can be open in this API, while other providers send pieces of several calls in
-    turns. Blocks that begin before the open call is whole wait until the end of the answer.
+    turns. Blocks that begin before the open call is whole wait until the end of the answer: the
+    pieces A1 B1 A2 B2 of two calls are written as A1 A2, and at the end B1 B2.
     """
 
     def __init__(self, id: str) -> None:
@@ -571,8 +572,7 @@ class MessagesEncoder:
         self._model = ""
         self._usage = self._begun_with = _NO_USAGE
         self._extra: dict[str, Any] = {}
-        self._begun = False
-        self._over = False
+        self._begun = self._over = False
         self._count = 0
         """The number of blocks that were begun. ``_open`` is the last one, if it has not ended."""
         self._open: _BlockKey | None = None
@@ -585,7 +585,7 @@ class MessagesEncoder:
         self._called: set[_BlockKey] = set()
         """The tool calls that were begun or wait."""
         self._waiting: list[tuple[_BlockKey, list[_BlockPiece]]] = []
-        """The blocks that wait for the end of the open one, with their pieces."""
+        """The blocks that are written at the end of the answer, with their pieces."""
         self._fields: dict[int | None, dict[str, Any]] = {}
         """Unknown fields of blocks that are yet to begin."""
         self._finished = Finished(reason="stop")
@@ -654,14 +654,14 @@ class MessagesEncoder:
         if key == self._open:
             self._write_piece(event, written)
         elif key in self._called and all(key != waits for waits, _ in self._waiting):
-            return  # only white space can follow complete arguments
+            return  # its block has ended: only white space can follow complete arguments
         elif self._waiting or not self._call_is_whole():
-            self._keep_piece(key, event)
+            self._keep_piece(key, event)  # also a text: it comes after the blocks that wait
         else:
             self._begin_with(key, event, written)
 
     def _keep_piece(self, key: _BlockKey, event: _BlockPiece) -> None:
-        """Keep a piece until its block can be written. The pieces of one call stay together."""
+        """Keep a piece for the end of the answer: with its call, or in the order of arrival."""
         if type(event) is ToolCallDelta:
             self._called.add(key)
         for waits, pieces in self._waiting if key in self._called else self._waiting[-1:]:

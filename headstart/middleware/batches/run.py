@@ -488,10 +488,15 @@ class BatchRun:
         return self._next_calls(document)
 
     def _next_calls(self, document: _SplitRequest) -> list[BatchRequest]:
-        """Return the next calls for a document. If none are left, keep its answer."""
+        """Return the next calls for a document. If none are left, keep its answer.
+
+        The parts of a document are one level of calls. If their answers are joined by further
+        calls (``--reduce``), these are the next levels. The journal has the answers of an earlier
+        run: a level that it has whole is not asked again, and the next level follows.
+        """
         request, mapped = document.request, document.mapped
         while True:
-            missing: list[BatchRequest] = []
+            missing: list[BatchRequest] = []  # the calls of this level without an answer
             for number, body in enumerate(mapped.bodies):
                 step = MapStep(mapped.level, number)
                 kept = self.journal.result_of_step(request.place, step)

@@ -434,7 +434,7 @@ class HTTPUpstream:
         It is over at its terminal event, even if its body goes on. After the last finish reason,
         the wait for this event is ``AFTER_END_S``. Raises UpstreamError when it breaks off.
         """
-        last_until = None  # the end of the wait for the terminal event
+        end_by = None  # the end of the wait for the terminal event
         try:
             data = first or await content.read(READ_BYTES)
             if (connection := response.connection) is not None and connection.protocol is not None:
@@ -453,11 +453,12 @@ class HTTPUpstream:
                     continue
                 if content.at_eof() or reader.ended:
                     break
-                if last_until is None or piece.events:
-                    last_until = asyncio.get_running_loop().time() + AFTER_END_S
-                until = last_until if reader.finished else None
-                data = await in_time(content.read(READ_BYTES), until)
+                # Some choices may still go on. Only without them the wait has a limit.
+                if end_by is None or piece.events:
+                    end_by = asyncio.get_running_loop().time() + AFTER_END_S
+                data = await in_time(content.read(READ_BYTES), end_by if reader.finished else None)
         except _FAILURES as error:
+            # A stream that has no terminal event is whole after its last finish reason.
             if not (reader.finished and own is not None and own.ends_at_finish):
                 raise upstream_error(self._settings, error, self._settings.read_s) from error
         piece = reader.end()

@@ -292,6 +292,12 @@ class _Tried:
         self.full += 1
         return self.full <= MOST_REFUSALS
 
+    def may_retry(self, failure: Failure, most_retries: int) -> bool:
+        """Tell whether the member may be asked again after a failure, without a queue."""
+        # A limit for which the call has queued already does not end soon.
+        in_vain = failure.ends_with_time and self.queues_until is not None
+        return failure.retry_here and self.retries < most_retries and not (self.forced or in_vain)
+
 
 @dataclass(eq=False, repr=False)
 class AttemptSchedule:
@@ -415,10 +421,7 @@ class AttemptSchedule:
         tried.retries_freely = failure.retries_freely
         if failure.larger_context:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
-        may_help = asked and failure.retry_here and not tried.forced
-        if failure.ends_with_time and tried.queues_until is not None:
-            may_help = False  # it has waited for this limit, which does not end soon
-        if tried.limited or (may_help and tried.retries < self.rules.retries):
+        if tried.limited or (asked and tried.may_retry(failure, self.rules.retries)):
             wait_s = failure.retry_after_s or failure.pauses_s
             # Without a wait to observe, the same member is retried before the next one is asked.
             if asked and wait_s is None and self.over and self._retry(member, now, None):
@@ -468,20 +471,21 @@ class AttemptSchedule:
     def _retry(self, member: int, now: float, wait_s: float | None) -> bool:
         """Plan a retry of a member, or a place in the queue for its rate limit.
 
-        ``wait_s`` is the wait that the provider asks for. Return False if the wait would be too
-        long, or the budget of retries is used up.
+        ``wait_s`` is the wait that the provider asks for. Return False and plan nothing if the wait
+        would be too long, or the budget of retries is used up.
         """
         tried = self._tried[member]
         delay_s = backoff_s(tried.retries, self.draw(), wait_s)
-        left_s = None if self.deadline is None else self.deadline - now
-        if delay_s > longest_wait_s(left_s):
+        longest_s = longest_wait_s(None if self.deadline is None else self.deadline - now)
+        if delay_s > longest_s:
             return False
         if tried.limited:
-            role = AttemptRole.RETRY if tried.asked else AttemptRole.FIRST
             if tried.queues_until is None:
-                tried.queues_until = now + longest_wait_s(left_s)
+                tried.queues_until = now + longest_s
             if now + delay_s > tried.queues_until:
                 return False
+            role = AttemptRole.RETRY if tried.asked else AttemptRole.FIRST
+            # It is due at once, because the call itself waits in the queue.
             self._plan(now, member, role, queues_until=tried.queues_until)
             return True
         if not (tried.retries_freely or self.may_retry(not (self._next or self._avoided))):
