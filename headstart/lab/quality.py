@@ -1,20 +1,36 @@
-"""How good models and providers are: right answers, changes for the worse, cascades.
+"""How good models and providers are. The three parts of this file answer three questions.
 
-**Whether a provider has become worse** is a sequential test over rounds of measurements. Each round
-gives one number for each figure: the median time to first token, the median speed, the share of
-right answers, the share of failed calls. Its p-value is its rank among the earlier rounds of the
-same part of the day. As long as nothing changes, the p-values are independent and uniform, whatever
-the distribution is (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005). They
-are bet against, and the bets are summed up by the Shiryaev-Roberts procedure R = (1 + R) * bet
-(Vovk, "Testing randomness online", 2021; Shin, Ramdas and Rinaldo, "E-detectors", 2022). R minus
-the number of rounds is a martingale. So by Doob's inequality R reaches ``limit`` within m rounds
-with a probability of at most m / limit, however often one looks.
+**Which model is good enough?** (``qualities``, ``choose``) Input: calls whose answers were judged
+right or wrong. Output: the share of right answers of each model, with its interval, and the
+cheapest model whose whole interval reaches a wanted share.
 
-**A cascade** has a quality and a cost for each share of calls that the strong model gets. The
-figures are those of RouteLLM (arXiv 2406.18665). The gap is the difference in quality between the
-two models. PGR is the part of the gap that a cascade recovers. APGR is the mean of PGR over all
-shares of strong calls; random choice has 0.5. CPT50 is the share of strong calls that recovers half
-of the gap.
+**Has a provider become worse?** (``round_of``, ``Watch``) Input: rounds of measurements, for
+example one each hour. Output: an alarm when a figure has become worse. The steps for each figure:
+
+1. A round gives one number, for example the median time to first token.
+2. The number is ranked among the earlier rounds of the same part of the day. The rank is a p-value:
+   near 0 when the round is worse than almost all earlier ones. As long as nothing changes, the
+   p-values are independent and uniform, whatever the distribution is (Vovk, Gammerman and Shafer,
+   Algorithmic Learning in a Random World, 2005).
+3. A bet turns the p-value into a factor: a small p-value pays much more than 1, a large one less
+   than 1. As long as nothing changes, the mean payment is 1.
+4. The Shiryaev-Roberts procedure sums up the bets: evidence = (1 + evidence) * bet (Vovk, "Testing
+   randomness online", 2021; Shin, Ramdas and Rinaldo, "E-detectors", 2022).
+5. An alarm is raised when the evidence reaches a limit. The evidence minus the number of rounds is
+   a martingale. So by Doob's inequality a false alarm within m rounds has a probability of at most
+   m / limit, however often one looks.
+
+**Which drafts should a cascade accept?** (``read_rows``, ``study_cascade``) A cascade asks the
+cheap model first. It escalates the call to the strong model if the score of the draft is below a
+threshold. Input: for each prompt, the score of the draft and the quality of both answers. Output:
+quality and cost for each threshold, and a suggested one. Example: the cheap model is right on 60 %
+of the prompts and the strong one on 80 %, so the gap is 20 points. If a cascade escalates 30 % of
+the calls and is right on 76 %, it recovers 0.8 of the gap. The figures are those of RouteLLM (arXiv
+2406.18665):
+
+- PGR is the recovered part of the gap.
+- APGR is the mean of PGR over all shares of strong calls; random choice has 0.5.
+- CPT50 and CPT80 are the shares of strong calls that recover 50 % and 80 % of the gap.
 """
 
 from __future__ import annotations
@@ -107,23 +123,26 @@ def choose(found: Sequence[Quality], bar: float) -> QualityChoice:
 
     A model without a known price counts as the dearest.
     """
-    cheapest = sorted(found, key=lambda each: math.inf if each.cost_usd is None else each.cost_usd)
-    sure = next((n for n, each in enumerate(cheapest) if each.interval.low >= bar), None)
-    cheaper = cheapest if sure is None else cheapest[:sure]
-    possible = tuple(
-        f"{each.upstream} {each.model}" for each in cheaper if each.interval.high >= bar
-    )
-    chosen = None if sure is None else cheapest[sure]
+    chosen: Quality | None = None
+    possible = []
+    for each in sorted(
+        found, key=lambda each: math.inf if each.cost_usd is None else each.cost_usd
+    ):
+        if each.interval.low >= bar:
+            chosen = each
+            break
+        if each.interval.high >= bar:
+            possible.append(f"{each.upstream} {each.model}")
     return QualityChoice(
         bar=bar,
         upstream=None if chosen is None else chosen.upstream,
         model=None if chosen is None else chosen.model,
-        possible=possible,
+        possible=tuple(possible),
     )
 
 
 def _shares(subject: Subject, samples: Sequence[Sample]) -> dict[int, float]:
-    """Return the share of right answers by prompt. A failed call is no answer."""
+    """Return the share of right answers by prompt, over the calls whose answers were judged."""
     by_prompt: dict[int, list[bool]] = defaultdict(list)
     for each in samples:
         if each.subject == subject and each.right is not None:
@@ -174,8 +193,11 @@ MONTH_S = 30 * 86_400.0
 PARTS = 6
 """Parts of the day. A round is compared with rounds of the same part, because load follows the
 hour."""
+_DAY_S = 86_400
 _LEAST = 10
 """Number of earlier rounds of the same part of the day before a bet is made on a round."""
+_LAST_ROUNDS = 5
+"""An alarm shows the median of this many last rounds as the present value."""
 _LARGEST_BET = 1e6
 """The bet for a p-value near 0."""
 
@@ -218,25 +240,35 @@ class DriftAlarm(Frozen, omit_defaults=False):
     model: str
     figure: Figure | Literal["price"]
     before: float
-    """The usual value: the median of the earlier rounds; for a price, the output's."""
+    """The usual value: the median of the earlier rounds. A price is the output's, if that has
+    changed, else the input's."""
     now: float
     """The median of the last rounds."""
 
 
 def limit_for(every_s: float, series: int) -> float:
-    """Return the limit with which ``series`` tests keep the rate of false alarms in a month."""
-    return MONTH_S / every_s * max(1, series) / FALSE_ALARMS
+    """Return the limit of the evidence with which ``FALSE_ALARMS`` holds for all tests together.
+
+    ``every_s`` is the time between two rounds, and ``series`` is the number of tests. One test
+    raises a false alarm within a month with a probability of at most rounds / limit. For all
+    tests the probabilities add up.
+    """
+    rounds_of_month = MONTH_S / every_s
+    return rounds_of_month * max(1, series) / FALSE_ALARMS
 
 
 class Change(NamedTuple):
-    """The usual value of a figure, and the present one."""
+    """The usual value of a figure, and the present one. Larger is worse."""
 
     usual: float
     present: float
 
 
 class DriftTest:
-    """The test of one figure. ``name`` seeds the draws that break ties between equal values."""
+    """The test of one figure. ``name`` seeds the draws that break ties between equal values.
+
+    All its values are numbers of which the larger is worse.
+    """
 
     def __init__(self, name: str, limit: float) -> None:
         self._name = name
@@ -246,7 +278,9 @@ class DriftTest:
 
     def _restart(self) -> None:
         self._earlier: list[list[float]] = [[] for _ in range(PARTS)]
+        """The sorted values of earlier rounds, for each part of the day."""
         self._last: list[float] = []
+        """The values of the last rounds, in order of time."""
         self._evidence = 0.0
 
     @property
@@ -254,31 +288,39 @@ class DriftTest:
         """The evidence for a change, as a share of the limit of an alarm."""
         return self._evidence / self._limit
 
-    def add(self, worse: float, at: float) -> Change | None:
-        """Add a round's number; larger is worse. Return the change on an alarm.
+    def add(self, value: float, at: float) -> Change | None:
+        """Add a round's value. Return the change on an alarm.
 
         After an alarm the test starts again: the values that follow become the usual ones.
         """
-        earlier = self._earlier[int(at % 86_400 * PARTS / 86_400)]
-        self._last = [*self._last[-4:], worse]
+        earlier = self._earlier[int(at % _DAY_S * PARTS / _DAY_S)]
         if len(earlier) >= _LEAST:
-            self._evidence = (1.0 + self._evidence) * _bet(self._rank(worse, earlier))
-        insort(earlier, worse)
+            self._evidence = (1.0 + self._evidence) * _bet(self._p_value(value, earlier))
+        insort(earlier, value)
+        self._last = [*self._last, value][-_LAST_ROUNDS:]
         if self._evidence < self._limit:
             return None
-        usual = median(value for part in self._earlier for value in part)
+        usual = median(each for part in self._earlier for each in part)
         change = Change(usual, median(self._last))
         self._restart()
         return change
 
-    def _rank(self, worse: float, earlier: Sequence[float]) -> float:
-        """Return the p-value: the share of rounds that are as bad. Ties are broken at random."""
-        below, not_above = bisect_left(earlier, worse), bisect_right(earlier, worse)
+    def _p_value(self, value: float, earlier: Sequence[float]) -> float:
+        """Return the share of rounds that are at least as bad, this round included.
+
+        Of the rounds with the same value, a random share counts. Without that, the p-values of a
+        figure with few different values, such as the share of failed calls, would not be uniform.
+        """
+        first, after = bisect_left(earlier, value), bisect_right(earlier, value)
+        worse = len(earlier) - after
+        equal = after - first + 1
+        return (worse + self._draw() * equal) / (len(earlier) + 1)
+
+    def _draw(self) -> float:
+        """Return a number from 0 to 1: by chance, but the same when a history is read again."""
         self._draws += 1
         seed = f"{self._name}/{self._draws}".encode()
-        draw = int.from_bytes(blake2b(seed, digest_size=6).digest()) / 2**48
-        above, equal = len(earlier) - not_above, not_above - below + 1
-        return (above + draw * equal) / (len(earlier) + 1)
+        return int.from_bytes(blake2b(seed, digest_size=6).digest()) / 2**48
 
 
 def _bet(p: float) -> float:
@@ -288,7 +330,7 @@ def _bet(p: float) -> float:
     if p <= 1e-9:
         return _LARGEST_BET
     log = math.log(p)
-    if log > -1e-3:  # near 1 the fraction is 0 / 0, so its limit is used
+    if log > -1e-3:  # near p = 1 the fraction is 0 / 0, so its limit is used
         return 0.5
     return (1.0 - p + p * log) / (p * log * log)
 
@@ -303,7 +345,7 @@ class Watch:
 
     def add(self, round: Round) -> list[DriftAlarm]:
         """Return the alarms that a round raises."""
-        alarms = list(self._price(round))
+        alarms = list(self._price_alarms(round))
         for figure in FIGURES:
             value = round.figure(figure)
             if value is None:
@@ -312,7 +354,7 @@ class Watch:
             test = self._tests.get(key)
             if test is None:
                 test = self._tests[key] = DriftTest("/".join(key), self._limit)
-            sign = -1 if figure in _LARGER_IS_BETTER else 1
+            sign = -1 if figure in _LARGER_IS_BETTER else 1  # in a test, larger is worse
             change = test.add(sign * value, round.at)
             if change is not None:
                 usual, present = sign * change.usual, sign * change.present
@@ -324,15 +366,16 @@ class Watch:
         place = (round.upstream, round.model)
         return max((t.evidence for key, t in self._tests.items() if key[:2] == place), default=0.0)
 
-    def _price(self, round: Round) -> Iterable[DriftAlarm]:
+    def _price_alarms(self, round: Round) -> Iterable[DriftAlarm]:
+        """Compare the price with the last known one. It needs no test, because it has no noise."""
         place, price = (round.upstream, round.model), round.price
         if price is None:
             return
         before = self._prices.get(place)
         self._prices[place] = price
         if before is not None and before != price:
-            differs = int(before[1] != price[1])
-            yield _alarm(round, "price", before[differs], price[differs])
+            shown = 1 if before[1] != price[1] else 0  # the output's price, if that has changed
+            yield _alarm(round, "price", before[shown], price[shown])
 
 
 def _alarm(
@@ -370,7 +413,7 @@ def round_of(
 
 def spent_usd(history: Iterable[Round], now: float) -> float:
     """Return the cost of the rounds of the last 24 hours."""
-    return sum(each.cost_usd for each in history if each.at > now - 86_400)
+    return sum(each.cost_usd for each in history if each.at > now - _DAY_S)
 
 
 # --- cascades -------------------------------------------------------------------------------------
