@@ -419,9 +419,10 @@ def spent_usd(history: Iterable[Round], now: float) -> float:
 # --- cascades -------------------------------------------------------------------------------------
 
 _POINTS = 101
+"""The most points of the curve in a report."""
 KEPT = 0.8
 """The part of the gap that the suggested threshold keeps."""
-_OUTCOMES = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+_QUALITY_OF_WORD = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 
 class CascadeRow(NamedTuple):
@@ -432,16 +433,17 @@ class CascadeRow(NamedTuple):
     cheap: float
     """Quality of the cheap answer, from 0 to 1."""
     strong: float
+    """Quality of the strong answer, from 0 to 1."""
     cheap_usd: float = 0.0
     strong_usd: float = 0.0
     length: int = 0
-    """The number of characters of the prompt."""
+    """The number of characters of the prompt; 0: the table had a score, so no prompt was read."""
     vetoed: bool = False
     """The draft is escalated with any score."""
 
 
 class CascadePoint(Frozen, omit_defaults=False):
-    """The results of one threshold."""
+    """The results of one threshold, if drafts with a lower score are escalated."""
 
     threshold: float
     """The lowest score that is accepted; above 1: no draft is accepted."""
@@ -495,39 +497,63 @@ def study_cascade(rows: Sequence[CascadeRow]) -> CascadeTuning:
     """Measure a cascade beside two simpler choices, and suggest its settings.
 
     The simpler choices are chance and the length of the prompt. ``min_confidence`` is a calibrated
-    probability, not a score: the scores are calibrated on the rows, from the prior of a new
-    cascade. Raises ConfigError without rows.
+    probability, not a score. Raises ConfigError without rows.
     """
     report = tune_cascade(rows)
-    by_prompt = all(row.length for row in rows)
-    basis = ScoreBasis.PROMPT if by_prompt else ScoreBasis.LOGPROBS
+    scored_by_prompt = all(row.length for row in rows)
+    basis = ScoreBasis.PROMPT if scored_by_prompt else ScoreBasis.LOGPROBS
+    suggested = tune_cascade(_with_probabilities(rows, basis)).suggested
+    baselines = [_chance(report)]
+    if scored_by_prompt:
+        baselines.append(_length_of_prompt(rows))
+    return CascadeTuning(
+        report=report,
+        baselines=tuple(baselines),
+        judge="prompt" if scored_by_prompt else "logprob",
+        min_confidence=None if suggested is None else _min_confidence(suggested),
+        at_min_confidence=suggested,
+    )
+
+
+def _with_probabilities(rows: Sequence[CascadeRow], basis: ScoreBasis) -> list[CascadeRow]:
+    """Return the rows with calibrated probabilities in place of the scores.
+
+    The calibration learns from the rows as a running cascade does: it begins with the prior of a
+    new cascade.
+    """
     calibration = CALIBRATION_PRIORS[basis]
     judged = [row for row in rows if not row.vetoed]
     # Tables are often sorted, and a calibration forgets old rows. So the rows are shuffled.
     for at in np.random.default_rng(0).permutation(len(judged)):
         row = judged[at]
         calibration = calibration.learn(row.score, good=row.cheap >= row.strong)
-    confident = [
+    return [
         row._replace(score=0.0 if row.vetoed else calibration.probability(row.score))
         for row in rows
     ]
-    suggested = tune_cascade(confident).suggested
-    # In expectation; drawing would only add noise.
-    half, most = (0.5, 0.8) if report.apgr is not None else (None, None)
-    baselines = [Baseline(name="chance", apgr=half, cpt50=half, cpt80=most)]
-    if by_prompt:
-        shortest = tune_cascade([row._replace(score=-float(row.length)) for row in rows])
-        found = {"apgr": shortest.apgr, "cpt50": shortest.cpt50, "cpt80": shortest.cpt80}
-        baselines.append(Baseline(name="length of the prompt", **found))
-    return CascadeTuning(
-        report=report,
-        baselines=tuple(baselines),
-        judge="prompt" if by_prompt else "logprob",
-        min_confidence=None
-        if suggested is None
-        else min(1.0, math.floor(suggested.threshold * 1000) / 1000),
-        at_min_confidence=suggested,
+
+
+def _chance(report: CascadeReport) -> Baseline:
+    """Return the expected results of random choice. Drawing would only add noise."""
+    has_gap = report.apgr is not None
+    half, most = (0.5, 0.8) if has_gap else (None, None)
+    return Baseline(name="chance", apgr=half, cpt50=half, cpt80=most)
+
+
+def _length_of_prompt(rows: Sequence[CascadeRow]) -> Baseline:
+    """Return the results of a cascade that escalates the longest prompts."""
+    found = tune_cascade([row._replace(score=-float(row.length)) for row in rows])
+    return Baseline(
+        name="length of the prompt", apgr=found.apgr, cpt50=found.cpt50, cpt80=found.cpt80
     )
+
+
+def _min_confidence(point: CascadePoint) -> float:
+    """Return the threshold with three digits, rounded down so that no more drafts are escalated.
+
+    It is a probability, so at most 1.
+    """
+    return min(1.0, math.floor(point.threshold * 1000) / 1000)
 
 
 def tune_cascade(rows: Sequence[CascadeRow]) -> CascadeReport:
@@ -538,23 +564,74 @@ def tune_cascade(rows: Sequence[CascadeRow]) -> CascadeReport:
     if not rows:
         raise ConfigError("no prompt that both models answered: nothing to tune a cascade on")
     table = np.array(list(map(tuple, rows)), dtype=[(name, "f8") for name in CascadeRow._fields])
-    table = table[np.argsort(table["score"], kind="stable")]
+    table = table[np.argsort(table["score"], kind="stable")]  # the lowest score first
     points = _points(table)
-    curve = tuple(
-        points[i] for i in np.unique(np.linspace(0, len(points) - 1, _POINTS).astype(int))
-    )
-    kept = [point for point in points if point.recovered is not None and point.recovered >= KEPT]
+    drawn = np.unique(np.linspace(0, len(points) - 1, _POINTS).astype(int))
+    good = [point for point in points if point.recovered is not None and point.recovered >= KEPT]
     return CascadeReport(
         n=len(rows),
         cheap=float(table["cheap"].mean()),
         strong=float(table["strong"].mean()),
         either=float(np.maximum(table["cheap"], table["strong"]).mean()),
-        apgr=_area(points),
+        apgr=_mean_recovered(points),
         cpt50=_first_share(points, 0.5),
         cpt80=_first_share(points, 0.8),
-        curve=curve,
-        suggested=min(kept, key=lambda point: point.strong_share, default=None),
+        curve=tuple(points[i] for i in drawn),
+        suggested=min(good, key=lambda point: point.strong_share, default=None),
     )
+
+
+def _points(table: NDArray[np.void]) -> list[CascadePoint]:
+    """Return a point for each threshold that matters, ordered by the share of strong calls.
+
+    ``table`` has the columns of a ``CascadeRow``, the lowest score first. So each threshold
+    escalates the first rows of the table, up to a row whose score differs from the next one.
+    """
+    n = len(table)
+    scores = table["score"]
+    # Item k of these is the mean over all calls if the first k rows are escalated.
+    gains = np.concatenate([[0.0], np.cumsum(table["strong"] - table["cheap"])]) / n
+    strong_usd = np.concatenate([[0.0], np.cumsum(table["strong_usd"])]) / n
+    gap = float(gains[n])
+    cheap = float(table["cheap"].mean())
+    drafts_usd = float(table["cheap_usd"].mean())
+    above_all = float(np.nextafter(scores[-1], np.inf))
+    counts = [0, *(np.flatnonzero(np.diff(scores)) + 1).tolist(), n]
+    return [
+        CascadePoint(
+            threshold=float(scores[escalated]) if escalated < n else above_all,
+            strong_share=escalated / n,
+            quality=cheap + float(gains[escalated]),
+            recovered=float(gains[escalated]) / gap if gap > 0 else None,
+            cost_usd=drafts_usd + float(strong_usd[escalated]),
+        )
+        for escalated in counts
+    ]
+
+
+def _mean_recovered(points: Sequence[CascadePoint]) -> float | None:
+    """Return the APGR: the area under the recovered part, by trapezoids. None without a gap."""
+    known = [(each.strong_share, each.recovered) for each in points if each.recovered is not None]
+    if len(known) != len(points):
+        return None
+    return sum(
+        (share - last_share) * (recovered + last) / 2
+        for (last_share, last), (share, recovered) in pairwise(known)
+    )
+
+
+def _first_share(points: Sequence[CascadePoint], wanted: float) -> float | None:
+    """Return the share of strong calls that recovers ``wanted``; equal scores are interpolated."""
+    for last, point in pairwise(points):
+        if last.recovered is None or point.recovered is None:
+            return None
+        if point.recovered >= wanted:
+            part = (wanted - last.recovered) / (point.recovered - last.recovered)
+            return last.strong_share + part * (point.strong_share - last.strong_share)
+    return None
+
+
+# --- tables of outcomes of a cascade --------------------------------------------------------------
 
 
 def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[CascadeRow]:
@@ -587,25 +664,38 @@ def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[
 
 
 def _read_row(record: dict[str, Any], cheap: str, strong: str) -> CascadeRow:
-    draft, other = _answer(record, cheap), _answer(record, strong)
-    outcomes = record.get(cheap), record.get(strong)
-    if outcomes == (None, None) and draft is not None and other is not None:
-        agreed = judge(draft, other, [record.get("prompt")], None)
-        outcomes = (agreed.probability if agreed.same is None else float(agreed.same)), 1.0
+    draft = _answer(record, cheap)
     score, length, vetoed = record.get("score"), 0, False
     if score in (None, ""):
         prompt = record["prompt"]
         length, vetoed = len(prompt), draft is not None and _is_vetoed(prompt, draft)
         score = 0.0 if vetoed else 1.0 - expected_gain(prompt)
+    cheap_quality, strong_quality = _read_qualities(record, draft, cheap, strong)
     return CascadeRow(
         score=float(score),
-        cheap=_outcome(outcomes[0], cheap),
-        strong=_outcome(outcomes[1], strong),
+        cheap=cheap_quality,
+        strong=strong_quality,
         cheap_usd=float(record.get("cheap_usd") or 0.0),
         strong_usd=float(record.get("strong_usd") or 0.0),
         length=length,
         vetoed=vetoed,
     )
+
+
+def _read_qualities(
+    record: dict[str, Any], draft: Completion | None, cheap: str, strong: str
+) -> tuple[float, float]:
+    """Return the qualities of the cheap and of the strong answer.
+
+    Without outcomes, the strong answer is taken to be right, and the cheap one to be as good as it
+    agrees with it.
+    """
+    other = _answer(record, strong)
+    has_outcomes = record.get(cheap) is not None or record.get(strong) is not None
+    if not has_outcomes and draft is not None and other is not None:
+        agreed = judge(draft, other, [record.get("prompt")], None)
+        return (agreed.probability if agreed.same is None else float(agreed.same)), 1.0
+    return _outcome(record, cheap), _outcome(record, strong)
 
 
 def _answer(record: dict[str, Any], name: str) -> Completion | None:
@@ -621,53 +711,9 @@ def _is_vetoed(prompt: str, draft: Completion) -> bool:
     return veto_draft(request, draft) is not None
 
 
-def _outcome(value: object, name: str) -> float:
+def _outcome(record: dict[str, Any], name: str) -> float:
+    value = record.get(name)
     if value is None:
         raise KeyError(name)
     text = str(value).strip().lower()
-    return _OUTCOMES[text] if text in _OUTCOMES else float(text)
-
-
-def _points(table: NDArray[np.void]) -> list[CascadePoint]:
-    """Return a point for each threshold that matters, ordered by the share of strong calls.
-
-    ``table`` has the columns of a ``CascadeRow``, and is sorted by the score.
-    """
-    n = len(table)
-    scores = table["score"]
-    gains = np.concatenate([[0.0], np.cumsum(table["strong"] - table["cheap"])]) / n
-    spent = np.concatenate([[0.0], np.cumsum(table["strong_usd"])]) / n
-    cheap, gap = float(table["cheap"].mean()), float(gains[-1])
-    drafts = float(table["cheap_usd"].mean())
-    ends = [0, *(np.flatnonzero(np.diff(scores)) + 1).tolist(), n]
-    return [
-        CascadePoint(
-            threshold=float(scores[end]) if end < n else float(np.nextafter(scores[-1], np.inf)),
-            strong_share=end / n,
-            quality=cheap + float(gains[end]),
-            recovered=float(gains[end]) / gap if gap > 0 else None,
-            cost_usd=drafts + float(spent[end]),
-        )
-        for end in ends
-    ]
-
-
-def _area(points: Sequence[CascadePoint]) -> float | None:
-    known = [(each.strong_share, each.recovered) for each in points if each.recovered is not None]
-    if len(known) != len(points):
-        return None
-    return sum(
-        (share - last_share) * (recovered + last) / 2
-        for (last_share, last), (share, recovered) in pairwise(known)
-    )
-
-
-def _first_share(points: Sequence[CascadePoint], wanted: float) -> float | None:
-    """Return the share of strong calls that recovers ``wanted``; equal scores are interpolated."""
-    for last, point in pairwise(points):
-        if last.recovered is None or point.recovered is None:
-            return None
-        if point.recovered >= wanted:
-            part = (wanted - last.recovered) / (point.recovered - last.recovered)
-            return last.strong_share + part * (point.strong_share - last.strong_share)
-    return None
+    return _QUALITY_OF_WORD[text] if text in _QUALITY_OF_WORD else float(text)
