@@ -1,10 +1,18 @@
-"""Prompts for measuring providers, the figures of the samples, and the recommended route.
+"""Measures providers. ``lab/commands/`` makes the calls; this file has what needs no network:
 
-``Capacity`` has the throughput of a provider at each number of calls at a time, and its knee. The
-knee is N* = X / x of the asymptotic bounds of a closed system without think time (Lazowska,
+1. ``read_prompts``: the prompts that the providers are asked.
+2. ``figures_of``: each call is a ``Sample``. The samples of one provider and model (its
+   ``Subject``) give its figures, for example the median and the p95 of the time to first token.
+3. ``capacity_of``: calls at several numbers of calls at a time give the throughput, and the knee.
+4. ``recommend``: the figures of several providers of the same model give a ``[[route]]`` table.
+   For example, of two providers one usually starts within 0.3 s, but 5 % of its calls take more
+   than 3 s: its p95 is ten times its median, so the route is a hedge of both.
+
+Up to the **knee**, more calls at a time bring more answers a second; beyond it each call only waits
+longer. It is N* = X / x of the asymptotic bounds of a closed system without think time (Lazowska,
 Zahorjan, Graham and Sevcik, Quantitative System Performance, 1984, chapter 5): X is the largest
-throughput, x that of one call alone. Below N* more calls at a time bring more answers a second;
-beyond it each call only waits longer. A server that works on C calls at a time has its knee at C.
+throughput, x that of one call alone. Example: one call alone gives 0.5 answers a second, and the
+largest throughput is 4 answers a second; the knee is 8 calls at a time.
 """
 
 from __future__ import annotations
@@ -25,126 +33,92 @@ from headstart.types import UNDECODABLE, Frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# --- load, and the knee ---------------------------------------------------------------------------
-
-CALLS_PER_SLOT = 4
-"""A step with N calls at a time makes at least this many times N calls. The first N and the last N
-are not measured."""
-BEYOND_KNEE = 1.25
-"""A knee is reported if a step has this many times as many calls as the knee."""
-MOST_ERRORS = 0.10
-"""Largest share of failed calls in a step. A step with more shows the limits of a key, not the
-throughput."""
+# --- prompts --------------------------------------------------------------------------------------
 
 
-class LoadStep(Frozen, omit_defaults=False):
-    """The results of one provider and model at one number of calls at a time."""
+class BenchPrompt(Frozen):
+    """One request's messages, in OpenAI's form."""
 
-    concurrency: int
-    calls: int
-    errors: int
-    answers_per_s: float | None
-    """Whole answers a second; None: too few answers."""
-    tokens_per_s: float | None
-    """Answer tokens a second of all calls together."""
-    ttft_s: SampleQuantiles | None
-    call_tokens_per_s: SampleQuantiles | None
-    """Tokens a second of one call after its first token; p95 is the slow end."""
-    total_s: SampleQuantiles | None
-    usd_per_hour: float | None
-    """The cost of an hour at this throughput."""
-    tokens_per_s_per_usd: float | None
-    """Answer tokens a second for one dollar an hour."""
+    messages: tuple[dict[str, Any], ...]
+    max_tokens: int | None = None
+    expect: tuple[str, ...] = ()
+    """The answer is right if it contains one of these texts, or if a judge says that it agrees."""
 
 
-class Capacity(Frozen, omit_defaults=False):
-    """The steps of one provider and model, and its knee."""
+class _PromptLine(Frozen):
+    """A line of a ``.jsonl`` file. Either of the first two fields has the messages."""
 
-    upstream: str
-    model: str
-    region: str
-    steps: tuple[LoadStep, ...]
-    knee: float | None
-    """The number of calls at a time above which throughput does not grow; None: no step went beyond
-    it."""
+    prompt: str | tuple[dict[str, Any], ...] | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
+    max_tokens: int | None = None
+    expect: str | tuple[str, ...] = ()
 
 
-def capacity_of(
-    subject: Subject, samples: Iterable[Sample], price_per_hour: float | None = None
-) -> Capacity:
-    """Return the steps of one subject. ``price_per_hour`` is the price of your own machine."""
-    by_step: dict[int, list[Sample]] = defaultdict(list)
-    for each in samples:
-        if each.subject == subject and not each.cold:
-            by_step[each.concurrency].append(each)
-    steps = tuple(_step(at, by_step[at], price_per_hour) for at in sorted(by_step))
-    return Capacity(
-        upstream=subject.upstream,
-        model=subject.model,
-        region=subject.region,
-        steps=steps,
-        knee=knee_of(steps),
-    )
+_decoder = msgspec.json.Decoder(_PromptLine)
+
+_HANDBOOK = " ".join(
+    f"Rule {number}: a request of kind {number} is answered by the desk that holds the file, "
+    "within two working days, in the language in which it came, and never twice."
+    for number in range(1, 61)
+)
+"""About 1,900 tokens with which several prompts begin, for the provider's prefix cache."""
 
 
-def knee_of(steps: Sequence[LoadStep]) -> float | None:
-    """Return the knee of steps in rising order, or None if no step went beyond it."""
-    usable = [
-        (step.concurrency, step.answers_per_s)
-        for step in steps
-        if step.answers_per_s and step.errors <= MOST_ERRORS * step.calls
-    ]
-    if len(usable) < 2:
-        return None
-    fewest, slowest = usable[0]
-    knee = max(rate for _, rate in usable) / (slowest / fewest)
-    return knee if usable[-1][0] >= BEYOND_KNEE * knee else None
+def text_prompt(text: str, system: str | None = None, max_tokens: int | None = None) -> BenchPrompt:
+    """Return one question, behind a system prompt if there is one."""
+    asked: tuple[dict[str, Any], ...] = ({"role": "user", "content": text},)
+    if system is not None:
+        asked = ({"role": "system", "content": system}, *asked)
+    return BenchPrompt(messages=asked, max_tokens=max_tokens)
 
 
-def _step(at: int, samples: Sequence[Sample], price_per_hour: float | None) -> LoadStep:
-    answered = [each for each in samples if each.error is None]
-    rate, tokens = _throughput(at, answered)
-    costs = [each.cost_usd for each in answered if each.cost_usd is not None]
-    usd_per_hour = price_per_hour
-    if usd_per_hour is None and costs and rate is not None:
-        usd_per_hour = 3600.0 * rate * sum(costs) / len(costs)
-    return LoadStep(
-        concurrency=at,
-        calls=len(samples),
-        errors=len(samples) - len(answered),
-        answers_per_s=rate,
-        tokens_per_s=tokens,
-        ttft_s=quantiles(each.ttft_s for each in answered),
-        call_tokens_per_s=quantiles((s.tokens_per_s for s in answered), highest_first=True),
-        total_s=quantiles(each.total_s for each in answered),
-        usd_per_hour=usd_per_hour,
-        tokens_per_s_per_usd=tokens / usd_per_hour if tokens and usd_per_hour else None,
-    )
+MIX = (
+    text_prompt("Complete in five words at most: The quick brown fox", max_tokens=16),
+    text_prompt("Is the word 'level' a palindrome? Answer yes or no.", max_tokens=16),
+    text_prompt("Summarise in two sentences why the sky is blue.", max_tokens=120),
+    text_prompt("Write a polite reply to a customer whose parcel is late.", max_tokens=200),
+    text_prompt("Explain to a beginner, step by step, how a bicycle gear works.", max_tokens=400),
+    text_prompt("Which desk answers a request of kind 12?", _HANDBOOK, 60),
+    text_prompt("How long may a request of kind 31 take?", _HANDBOOK, 60),
+    text_prompt("In which language is a request of kind 45 answered?", _HANDBOOK, 60),
+)
+"""Short and long answers, short and long prompts, and a prefix that is shared."""
 
 
-class _Throughput(NamedTuple):
-    """None: too few answers."""
+def read_prompts(name: str, lines: Iterable[bytes]) -> tuple[BenchPrompt, ...]:
+    """Read one prompt from each line: a text, or an object where the file is a ``.jsonl`` file.
 
-    answers_per_s: float | None = None
-    tokens_per_s: float | None = None
-
-
-def _throughput(at: int, answered: Sequence[Sample]) -> _Throughput:
-    """Return the throughput while all ``at`` calls were under way.
-
-    All calls begin together, so the first ``at`` answers come in a burst; the last ``at`` calls
-    end while fewer and fewer are under way. Neither tells the throughput.
+    An object has ``prompt``, a text or a list of messages, or ``messages``, and may have
+    ``max_tokens`` and ``expect``, a right answer or a list of them. Other fields are ignored.
+    Raises ConfigError for a line that cannot be read, and for a file without prompts.
     """
-    ordered = sorted(answered, key=lambda each: each.ended_s)
-    begin_s, inside = 0.0, ordered
-    if at > 1:
-        inside = ordered[at : len(ordered) - at]
-        begin_s = ordered[at - 1].ended_s if inside else 0.0
-    seconds = inside[-1].ended_s - begin_s if inside else 0.0
-    if seconds <= 0:
-        return _Throughput()
-    tokens = sum(each.completion_tokens for each in inside)
-    return _Throughput(len(inside) / seconds, tokens / seconds)
+    rows = []
+    is_json = name.endswith(".jsonl")
+    for number, raw in enumerate(lines, 1):
+        if not raw.strip():
+            continue
+        try:
+            rows.append(_from_json(raw) if is_json else text_prompt(raw.decode().strip()))
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{name}, line {number}: not UTF-8") from error
+        except (*UNDECODABLE, ValueError) as error:
+            raise ConfigError(f"{name}, line {number}: {error}") from error
+    if not rows:
+        raise ConfigError(f"{name} has no prompt")
+    return tuple(rows)
+
+
+def _from_json(raw: bytes) -> BenchPrompt:
+    line = _decoder.decode(raw)
+    asked = line.messages or line.prompt
+    if not asked:
+        raise ValueError("give 'prompt' or 'messages'")
+    expect = (line.expect,) if isinstance(line.expect, str) else line.expect
+    if not all(map(str.strip, expect)):
+        raise ValueError("'expect' is empty: give a text that a right answer contains")
+    if isinstance(asked, str):
+        asked = ({"role": "user", "content": asked},)
+    return BenchPrompt(messages=asked, max_tokens=line.max_tokens, expect=expect)
 
 
 # --- figures of one provider ----------------------------------------------------------------------
@@ -265,90 +239,129 @@ def quantiles(
     return SampleQuantiles(p50=p50, p95=p95, p99=p99)
 
 
-# --- prompts --------------------------------------------------------------------------------------
+# --- load, and the knee ---------------------------------------------------------------------------
+
+CALLS_PER_SLOT = 4
+"""A step with N calls at a time makes at least this many times N calls. The first N and the last N
+are not measured."""
+BEYOND_KNEE = 1.25
+"""A knee is reported if a step has this many times as many calls as the knee."""
+MOST_ERRORS = 0.10
+"""Largest share of failed calls in a step. A step with more shows the limits of a key, not the
+throughput."""
 
 
-class BenchPrompt(Frozen):
-    """One request's messages, in OpenAI's form."""
+class LoadStep(Frozen, omit_defaults=False):
+    """The results of one provider and model at one number of calls at a time."""
 
-    messages: tuple[dict[str, Any], ...]
-    max_tokens: int | None = None
-    expect: tuple[str, ...] = ()
-    """The answer is right if it contains one of these texts, or if a judge says that it agrees."""
-
-
-class _PromptLine(Frozen):
-    prompt: str | tuple[dict[str, Any], ...] | None = None
-    messages: tuple[dict[str, Any], ...] | None = None
-    max_tokens: int | None = None
-    expect: str | tuple[str, ...] = ()
-
-
-_decoder = msgspec.json.Decoder(_PromptLine)
-
-_HANDBOOK = " ".join(
-    f"Rule {number}: a request of kind {number} is answered by the desk that holds the file, "
-    "within two working days, in the language in which it came, and never twice."
-    for number in range(1, 61)
-)
-"""About 1,900 tokens with which several prompts begin, for the provider's prefix cache."""
+    concurrency: int
+    calls: int
+    errors: int
+    answers_per_s: float | None
+    """Whole answers a second; None: too few answers."""
+    tokens_per_s: float | None
+    """Answer tokens a second of all calls together."""
+    ttft_s: SampleQuantiles | None
+    call_tokens_per_s: SampleQuantiles | None
+    """Tokens a second of one call after its first token; p95 is the slow end."""
+    total_s: SampleQuantiles | None
+    usd_per_hour: float | None
+    """The cost of an hour at this throughput."""
+    tokens_per_s_per_usd: float | None
+    """Answer tokens a second for one dollar an hour."""
 
 
-def text_prompt(text: str, system: str | None = None, max_tokens: int | None = None) -> BenchPrompt:
-    """Return one question, behind a system prompt if there is one."""
-    asked: tuple[dict[str, Any], ...] = ({"role": "user", "content": text},)
-    if system is not None:
-        asked = ({"role": "system", "content": system}, *asked)
-    return BenchPrompt(messages=asked, max_tokens=max_tokens)
+class Capacity(Frozen, omit_defaults=False):
+    """The steps of one provider and model, and its knee."""
+
+    upstream: str
+    model: str
+    region: str
+    steps: tuple[LoadStep, ...]
+    knee: float | None
+    """The number of calls at a time above which throughput does not grow; None: no step went beyond
+    it."""
 
 
-MIX = (
-    text_prompt("Complete in five words at most: The quick brown fox", max_tokens=16),
-    text_prompt("Is the word 'level' a palindrome? Answer yes or no.", max_tokens=16),
-    text_prompt("Summarise in two sentences why the sky is blue.", max_tokens=120),
-    text_prompt("Write a polite reply to a customer whose parcel is late.", max_tokens=200),
-    text_prompt("Explain to a beginner, step by step, how a bicycle gear works.", max_tokens=400),
-    text_prompt("Which desk answers a request of kind 12?", _HANDBOOK, 60),
-    text_prompt("How long may a request of kind 31 take?", _HANDBOOK, 60),
-    text_prompt("In which language is a request of kind 45 answered?", _HANDBOOK, 60),
-)
-"""Short and long answers, short and long prompts, and a prefix that is shared."""
+def capacity_of(
+    subject: Subject, samples: Iterable[Sample], price_per_hour: float | None = None
+) -> Capacity:
+    """Return the steps of one subject. ``price_per_hour`` is the price of your own machine."""
+    by_step: dict[int, list[Sample]] = defaultdict(list)
+    for each in samples:
+        if each.subject == subject and not each.cold:
+            by_step[each.concurrency].append(each)
+    steps = tuple(_step(at, by_step[at], price_per_hour) for at in sorted(by_step))
+    return Capacity(
+        upstream=subject.upstream,
+        model=subject.model,
+        region=subject.region,
+        steps=steps,
+        knee=knee_of(steps),
+    )
 
 
-def read_prompts(name: str, lines: Iterable[bytes]) -> tuple[BenchPrompt, ...]:
-    """Read one prompt from each line: a text, or an object where the file is a ``.jsonl`` file.
+def knee_of(steps: Sequence[LoadStep]) -> float | None:
+    """Return the knee of steps in rising order, or None if no step went beyond it."""
+    usable = [
+        (step.concurrency, step.answers_per_s)
+        for step in steps
+        if step.answers_per_s and step.errors <= MOST_ERRORS * step.calls
+    ]
+    if len(usable) < 2:
+        return None
+    (fewest_calls, lowest_rate), (most_calls, _) = usable[0], usable[-1]
+    rate_of_one_call = lowest_rate / fewest_calls
+    knee = max(rate for _, rate in usable) / rate_of_one_call
+    return knee if most_calls >= BEYOND_KNEE * knee else None
 
-    An object has ``prompt``, a text or a list of messages, or ``messages``, and may have
-    ``max_tokens`` and ``expect``, a right answer or a list of them. Other fields are ignored.
-    Raises ConfigError for a line that cannot be read, and for a file without prompts.
+
+def _step(concurrency: int, samples: Sequence[Sample], price_per_hour: float | None) -> LoadStep:
+    answered = [each for each in samples if each.error is None]
+    rate, tokens = _throughput(concurrency, answered)
+    costs = [each.cost_usd for each in answered if each.cost_usd is not None]
+    usd_per_hour = price_per_hour
+    if usd_per_hour is None and costs and rate is not None:
+        usd_per_hour = 3600.0 * rate * sum(costs) / len(costs)
+    return LoadStep(
+        concurrency=concurrency,
+        calls=len(samples),
+        errors=len(samples) - len(answered),
+        answers_per_s=rate,
+        tokens_per_s=tokens,
+        ttft_s=quantiles(each.ttft_s for each in answered),
+        call_tokens_per_s=quantiles((s.tokens_per_s for s in answered), highest_first=True),
+        total_s=quantiles(each.total_s for each in answered),
+        usd_per_hour=usd_per_hour,
+        tokens_per_s_per_usd=tokens / usd_per_hour if tokens and usd_per_hour else None,
+    )
+
+
+class _Throughput(NamedTuple):
+    """None: too few answers."""
+
+    answers_per_s: float | None = None
+    tokens_per_s: float | None = None
+
+
+def _throughput(concurrency: int, answered: Sequence[Sample]) -> _Throughput:
+    """Return the throughput while ``concurrency`` calls were under way.
+
+    All calls begin together, so the first ``concurrency`` answers come in a burst; the last ones
+    come while fewer and fewer calls are under way. Neither tells the throughput. So the time is
+    measured from the end of the first burst to the last answer before the calls become fewer.
     """
-    rows = []
-    is_json = name.endswith(".jsonl")
-    for number, raw in enumerate(lines, 1):
-        if not raw.strip():
-            continue
-        try:
-            rows.append(_from_json(raw) if is_json else text_prompt(raw.decode().strip()))
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{name}, line {number}: not UTF-8") from error
-        except (*UNDECODABLE, ValueError) as error:
-            raise ConfigError(f"{name}, line {number}: {error}") from error
-    if not rows:
-        raise ConfigError(f"{name} has no prompt")
-    return tuple(rows)
-
-
-def _from_json(raw: bytes) -> BenchPrompt:
-    line = _decoder.decode(raw)
-    asked = line.messages or line.prompt
-    if not asked:
-        raise ValueError("give 'prompt' or 'messages'")
-    expect = (line.expect,) if isinstance(line.expect, str) else line.expect
-    if not all(map(str.strip, expect)):
-        raise ValueError("'expect' is empty: give a text that a right answer contains")
-    if isinstance(asked, str):
-        asked = ({"role": "user", "content": asked},)
-    return BenchPrompt(messages=asked, max_tokens=line.max_tokens, expect=expect)
+    ordered = sorted(answered, key=lambda each: each.ended_s)
+    if concurrency == 1:
+        begin_s, inside = 0.0, ordered
+    else:
+        inside = ordered[concurrency : len(ordered) - concurrency]
+        begin_s = ordered[concurrency - 1].ended_s if inside else 0.0
+    seconds = inside[-1].ended_s - begin_s if inside else 0.0
+    if seconds <= 0:
+        return _Throughput()
+    tokens = sum(each.completion_tokens for each in inside)
+    return _Throughput(len(inside) / seconds, tokens / seconds)
 
 
 # --- the recommended route ------------------------------------------------------------------------
@@ -412,6 +425,8 @@ class Recommendation(Frozen, omit_defaults=False):
 
 
 class _Rated(NamedTuple):
+    """A subject with its figures. A figure that is not known counts as the worst."""
+
     subject: Subject
     figures: ProviderFigures
     samples: tuple[Sample, ...]
@@ -426,7 +441,7 @@ class _Rated(NamedTuple):
         return self.figures.total_s.p50 if self.figures.total_s else math.inf
 
     @property
-    def late_s(self) -> float:
+    def p95_s(self) -> float:
         return self.figures.total_s.p95 if self.figures.total_s else math.inf
 
     @property
@@ -440,8 +455,11 @@ class _Rated(NamedTuple):
 
 
 class _RouteChoice(NamedTuple):
+    """A strategy for a group. ``within_s`` and ``race_billed`` are those of a recommendation."""
+
     strategy: StrategyName
     order: tuple[_Rated, ...]
+    """The providers of the route, in the order in which it names them."""
     why: str
     within_s: float | None = None
     race_billed: bool = False
@@ -500,7 +518,10 @@ def _failures(figures: ProviderFigures) -> str:
 
 
 def _choose(group: Sequence[_Rated]) -> _RouteChoice:
-    """Return the first strategy whose condition the figures meet."""
+    """Return the first strategy whose condition the figures of the group meet.
+
+    The group has the fastest provider first.
+    """
     best = group[0]
     if len(group) == 1:
         reason = f"{best.subject.upstream} is the only one to choose"
@@ -523,17 +544,18 @@ def _hedge(group: Sequence[_Rated]) -> _RouteChoice | None:
     """
     pair = group[:2]
     best = pair[0]
-    found = best.figures.ttft_s
-    if found is None:
+    ttft_s = best.figures.ttft_s
+    if ttft_s is None:
         return None
-    tail_s, name, stalls = found.p95, "p95", found.p95 >= TAIL_RATIO * found.p50
-    if not stalls and len(best.samples) >= 100:
-        tail_s, name, stalls = found.p99, "p99", found.p99 >= 2 * TAIL_RATIO * found.p50
-    if not stalls:
+    if ttft_s.p95 >= TAIL_RATIO * ttft_s.p50:
+        name, tail_s = "p95", ttft_s.p95
+    elif len(best.samples) >= 100 and ttft_s.p99 >= 2 * TAIL_RATIO * ttft_s.p50:
+        name, tail_s = "p99", ttft_s.p99
+    else:
         return None
     reason = (
         f"{best.subject.upstream} stalls: its {name} to the first token, {tail_s:.2f} s, is "
-        f"{tail_s / found.p50:.1f} times its median, and a second provider rarely stalls with it"
+        f"{tail_s / ttft_s.p50:.1f} times its median, and a second provider rarely stalls with it"
     )
     billed = [rated.subject.upstream for rated in pair if not rated.subject.cancels_billing]
     if billed:
@@ -549,13 +571,14 @@ def _race(group: Sequence[_Rated]) -> _RouteChoice | None:
     racers = [rated for rated in group if rated.subject.cancels_billing][:2]
     if len(racers) < 2 or racers[0] is not group[0]:
         return None
-    first, second = (
+    first_s, second_s = (
         [each.ttft_s for each in rated.samples if each.ttft_s is not None] for rated in racers
     )
-    alone = median(first)
-    faster = median(min(one, other) for one in first for other in second)
-    gain = 1 - faster / alone if alone else 0.0
-    if gain < RACE_GAIN or alone < RACE_TTFT_SHARE * racers[0].typical_s:
+    alone_s = median(first_s)
+    # Every call of one provider is paired with every call of the other.
+    race_s = median(min(one, other) for one in first_s for other in second_s)
+    gain = 1 - race_s / alone_s if alone_s else 0.0
+    if gain < RACE_GAIN or alone_s < RACE_TTFT_SHARE * racers[0].typical_s:
         return None
     reason = (
         f"the faster of the two has its first token {gain:.0%} sooner than "
@@ -566,19 +589,20 @@ def _race(group: Sequence[_Rated]) -> _RouteChoice | None:
 
 def _fastest(group: Sequence[_Rated]) -> _RouteChoice | None:
     """Recommend ``fastest`` if one provider is first on short and another on long answers."""
+    # Short and long are the lengths at a tenth and at nine tenths of all answers.
     lengths = sorted(each.completion_tokens for rated in group for each in rated.samples)
     short, long = lengths[len(lengths) // 10], lengths[len(lengths) * 9 // 10]
     best_short = min(group, key=lambda rated: rated.completion_s(short))
     best_long = min(group, key=lambda rated: rated.completion_s(long))
     if best_short is best_long:
         return None
-    loses_short = 1 - best_short.completion_s(short) / best_long.completion_s(short)
-    loses_long = 1 - best_long.completion_s(long) / best_short.completion_s(long)
-    if min(loses_short, loses_long) < DISAGREEMENT:
+    faster_short = 1 - best_short.completion_s(short) / best_long.completion_s(short)
+    faster_long = 1 - best_long.completion_s(long) / best_short.completion_s(long)
+    if min(faster_short, faster_long) < DISAGREEMENT:
         return None
     reason = (
-        f"{best_short.subject.upstream} is {loses_short:.0%} faster on answers of {short} tokens, "
-        f"{best_long.subject.upstream} {loses_long:.0%} on those of {long}"
+        f"{best_short.subject.upstream} is {faster_short:.0%} faster on answers of {short} tokens, "
+        f"{best_long.subject.upstream} {faster_long:.0%} on those of {long}"
     )
     return _RouteChoice("fastest", tuple(group), reason)
 
@@ -591,13 +615,13 @@ def _cheapest(group: Sequence[_Rated]) -> _RouteChoice | None:
         return None
     for rated in sorted(group, key=lambda rated: costs[rated.subject.upstream] or math.inf):
         cost = costs[rated.subject.upstream]
-        if cost is None or cost > CHEAPER * price or rated.late_s > SLOWER * best.late_s:
+        if cost is None or cost > CHEAPER * price or rated.p95_s > SLOWER * best.p95_s:
             continue
         reason = (
             f"{rated.subject.upstream} costs {1 - cost / price:.0%} less than "
-            f"{best.subject.upstream}, and 95 % of its answers are there in {rated.late_s:.2f} s"
+            f"{best.subject.upstream}, and 95 % of its answers are there in {rated.p95_s:.2f} s"
         )
-        within_s = float(f"{rated.late_s * 1.1:.2g}")
+        within_s = float(f"{rated.p95_s * 1.1:.2g}")  # 10 % of slack, and two digits
         order = (rated, *(other for other in group if other is not rated))
         return _RouteChoice("cheapest", order, reason, within_s)
     return None

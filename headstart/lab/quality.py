@@ -1,20 +1,36 @@
-"""How good models and providers are: right answers, changes for the worse, cascades.
+"""How good models and providers are. The three parts of this file answer three questions.
 
-**Whether a provider has become worse** is a sequential test over rounds of measurements. Each round
-gives one number for each figure: the median time to first token, the median speed, the share of
-right answers, the share of failed calls. Its p-value is its rank among the earlier rounds of the
-same part of the day. As long as nothing changes, the p-values are independent and uniform, whatever
-the distribution is (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005). They
-are bet against, and the bets are summed up by the Shiryaev-Roberts procedure R = (1 + R) * bet
-(Vovk, "Testing randomness online", 2021; Shin, Ramdas and Rinaldo, "E-detectors", 2022). R minus
-the number of rounds is a martingale. So by Doob's inequality R reaches ``limit`` within m rounds
-with a probability of at most m / limit, however often one looks.
+**Which model is good enough?** (``qualities``, ``choose``) Input: calls whose answers were judged
+right or wrong. Output: the share of right answers of each model, with its interval, and the
+cheapest model whose whole interval reaches a wanted share.
 
-**A cascade** has a quality and a cost for each share of calls that the strong model gets. The
-figures are those of RouteLLM (arXiv 2406.18665). The gap is the difference in quality between the
-two models. PGR is the part of the gap that a cascade recovers. APGR is the mean of PGR over all
-shares of strong calls; random choice has 0.5. CPT50 is the share of strong calls that recovers half
-of the gap.
+**Has a provider become worse?** (``round_of``, ``Watch``) Input: rounds of measurements, for
+example one each hour. Output: an alarm when a figure has become worse. The steps for each figure:
+
+1. A round gives one number, for example the median time to first token.
+2. The number is ranked among the earlier rounds of the same part of the day. The rank is a p-value:
+   near 0 when the round is worse than almost all earlier ones. As long as nothing changes, the
+   p-values are independent and uniform, whatever the distribution is (Vovk, Gammerman and Shafer,
+   Algorithmic Learning in a Random World, 2005).
+3. A bet turns the p-value into a factor: a small p-value pays much more than 1, a large one less
+   than 1. As long as nothing changes, the mean payment is 1.
+4. The Shiryaev-Roberts procedure sums up the bets: evidence = (1 + evidence) * bet (Vovk, "Testing
+   randomness online", 2021; Shin, Ramdas and Rinaldo, "E-detectors", 2022).
+5. An alarm is raised when the evidence reaches a limit. The evidence minus the number of rounds is
+   a martingale. So by Doob's inequality a false alarm within m rounds has a probability of at most
+   m / limit, however often one looks.
+
+**Which drafts should a cascade accept?** (``read_rows``, ``study_cascade``) A cascade asks the
+cheap model first. It escalates the call to the strong model if the score of the draft is below a
+threshold. Input: for each prompt, the score of the draft and the quality of both answers. Output:
+quality and cost for each threshold, and a suggested one. Example: the cheap model is right on 60 %
+of the prompts and the strong one on 80 %, so the gap is 20 points. If a cascade escalates 30 % of
+the calls and is right on 76 %, it recovers 0.8 of the gap. The figures are those of RouteLLM (arXiv
+2406.18665):
+
+- PGR is the recovered part of the gap.
+- APGR is the mean of PGR over all shares of strong calls; random choice has 0.5.
+- CPT50 and CPT80 are the shares of strong calls that recover 50 % and 80 % of the gap.
 """
 
 from __future__ import annotations
@@ -107,23 +123,26 @@ def choose(found: Sequence[Quality], bar: float) -> QualityChoice:
 
     A model without a known price counts as the dearest.
     """
-    cheapest = sorted(found, key=lambda each: math.inf if each.cost_usd is None else each.cost_usd)
-    sure = next((n for n, each in enumerate(cheapest) if each.interval.low >= bar), None)
-    cheaper = cheapest if sure is None else cheapest[:sure]
-    possible = tuple(
-        f"{each.upstream} {each.model}" for each in cheaper if each.interval.high >= bar
-    )
-    chosen = None if sure is None else cheapest[sure]
+    chosen: Quality | None = None
+    possible = []
+    for each in sorted(
+        found, key=lambda each: math.inf if each.cost_usd is None else each.cost_usd
+    ):
+        if each.interval.low >= bar:
+            chosen = each
+            break
+        if each.interval.high >= bar:
+            possible.append(f"{each.upstream} {each.model}")
     return QualityChoice(
         bar=bar,
         upstream=None if chosen is None else chosen.upstream,
         model=None if chosen is None else chosen.model,
-        possible=possible,
+        possible=tuple(possible),
     )
 
 
 def _shares(subject: Subject, samples: Sequence[Sample]) -> dict[int, float]:
-    """Return the share of right answers by prompt. A failed call is no answer."""
+    """Return the share of right answers by prompt, over the calls whose answers were judged."""
     by_prompt: dict[int, list[bool]] = defaultdict(list)
     for each in samples:
         if each.subject == subject and each.right is not None:
@@ -174,8 +193,11 @@ MONTH_S = 30 * 86_400.0
 PARTS = 6
 """Parts of the day. A round is compared with rounds of the same part, because load follows the
 hour."""
+_DAY_S = 86_400
 _LEAST = 10
 """Number of earlier rounds of the same part of the day before a bet is made on a round."""
+_LAST_ROUNDS = 5
+"""An alarm shows the median of this many last rounds as the present value."""
 _LARGEST_BET = 1e6
 """The bet for a p-value near 0."""
 
@@ -218,25 +240,35 @@ class DriftAlarm(Frozen, omit_defaults=False):
     model: str
     figure: Figure | Literal["price"]
     before: float
-    """The usual value: the median of the earlier rounds; for a price, the output's."""
+    """The usual value: the median of the earlier rounds. A price is the output's, if that has
+    changed, else the input's."""
     now: float
     """The median of the last rounds."""
 
 
 def limit_for(every_s: float, series: int) -> float:
-    """Return the limit with which ``series`` tests keep the rate of false alarms in a month."""
-    return MONTH_S / every_s * max(1, series) / FALSE_ALARMS
+    """Return the limit of the evidence with which ``FALSE_ALARMS`` holds for all tests together.
+
+    ``every_s`` is the time between two rounds, and ``series`` is the number of tests. One test
+    raises a false alarm within a month with a probability of at most rounds / limit. For all
+    tests the probabilities add up.
+    """
+    rounds_of_month = MONTH_S / every_s
+    return rounds_of_month * max(1, series) / FALSE_ALARMS
 
 
 class Change(NamedTuple):
-    """The usual value of a figure, and the present one."""
+    """The usual value of a figure, and the present one. Larger is worse."""
 
     usual: float
     present: float
 
 
 class DriftTest:
-    """The test of one figure. ``name`` seeds the draws that break ties between equal values."""
+    """The test of one figure. ``name`` seeds the draws that break ties between equal values.
+
+    All its values are numbers of which the larger is worse.
+    """
 
     def __init__(self, name: str, limit: float) -> None:
         self._name = name
@@ -246,7 +278,9 @@ class DriftTest:
 
     def _restart(self) -> None:
         self._earlier: list[list[float]] = [[] for _ in range(PARTS)]
+        """The sorted values of earlier rounds, for each part of the day."""
         self._last: list[float] = []
+        """The values of the last rounds, in order of time."""
         self._evidence = 0.0
 
     @property
@@ -254,31 +288,39 @@ class DriftTest:
         """The evidence for a change, as a share of the limit of an alarm."""
         return self._evidence / self._limit
 
-    def add(self, worse: float, at: float) -> Change | None:
-        """Add a round's number; larger is worse. Return the change on an alarm.
+    def add(self, value: float, at: float) -> Change | None:
+        """Add a round's value. Return the change on an alarm.
 
         After an alarm the test starts again: the values that follow become the usual ones.
         """
-        earlier = self._earlier[int(at % 86_400 * PARTS / 86_400)]
-        self._last = [*self._last[-4:], worse]
+        earlier = self._earlier[int(at % _DAY_S * PARTS / _DAY_S)]
         if len(earlier) >= _LEAST:
-            self._evidence = (1.0 + self._evidence) * _bet(self._rank(worse, earlier))
-        insort(earlier, worse)
+            self._evidence = (1.0 + self._evidence) * _bet(self._p_value(value, earlier))
+        insort(earlier, value)
+        self._last = [*self._last, value][-_LAST_ROUNDS:]
         if self._evidence < self._limit:
             return None
-        usual = median(value for part in self._earlier for value in part)
+        usual = median(each for part in self._earlier for each in part)
         change = Change(usual, median(self._last))
         self._restart()
         return change
 
-    def _rank(self, worse: float, earlier: Sequence[float]) -> float:
-        """Return the p-value: the share of rounds that are as bad. Ties are broken at random."""
-        below, not_above = bisect_left(earlier, worse), bisect_right(earlier, worse)
+    def _p_value(self, value: float, earlier: Sequence[float]) -> float:
+        """Return the share of rounds that are at least as bad, this round included.
+
+        Of the rounds with the same value, a random share counts. Without that, the p-values of a
+        figure with few different values, such as the share of failed calls, would not be uniform.
+        """
+        first, after = bisect_left(earlier, value), bisect_right(earlier, value)
+        worse = len(earlier) - after
+        equal = after - first + 1
+        return (worse + self._draw() * equal) / (len(earlier) + 1)
+
+    def _draw(self) -> float:
+        """Return a number from 0 to 1: by chance, but the same when a history is read again."""
         self._draws += 1
         seed = f"{self._name}/{self._draws}".encode()
-        draw = int.from_bytes(blake2b(seed, digest_size=6).digest()) / 2**48
-        above, equal = len(earlier) - not_above, not_above - below + 1
-        return (above + draw * equal) / (len(earlier) + 1)
+        return int.from_bytes(blake2b(seed, digest_size=6).digest()) / 2**48
 
 
 def _bet(p: float) -> float:
@@ -288,7 +330,7 @@ def _bet(p: float) -> float:
     if p <= 1e-9:
         return _LARGEST_BET
     log = math.log(p)
-    if log > -1e-3:  # near 1 the fraction is 0 / 0, so its limit is used
+    if log > -1e-3:  # near p = 1 the fraction is 0 / 0, so its limit is used
         return 0.5
     return (1.0 - p + p * log) / (p * log * log)
 
@@ -303,7 +345,7 @@ class Watch:
 
     def add(self, round: Round) -> list[DriftAlarm]:
         """Return the alarms that a round raises."""
-        alarms = list(self._price(round))
+        alarms = list(self._price_alarms(round))
         for figure in FIGURES:
             value = round.figure(figure)
             if value is None:
@@ -312,7 +354,7 @@ class Watch:
             test = self._tests.get(key)
             if test is None:
                 test = self._tests[key] = DriftTest("/".join(key), self._limit)
-            sign = -1 if figure in _LARGER_IS_BETTER else 1
+            sign = -1 if figure in _LARGER_IS_BETTER else 1  # in a test, larger is worse
             change = test.add(sign * value, round.at)
             if change is not None:
                 usual, present = sign * change.usual, sign * change.present
@@ -324,15 +366,16 @@ class Watch:
         place = (round.upstream, round.model)
         return max((t.evidence for key, t in self._tests.items() if key[:2] == place), default=0.0)
 
-    def _price(self, round: Round) -> Iterable[DriftAlarm]:
+    def _price_alarms(self, round: Round) -> Iterable[DriftAlarm]:
+        """Compare the price with the last known one. It needs no test, because it has no noise."""
         place, price = (round.upstream, round.model), round.price
         if price is None:
             return
         before = self._prices.get(place)
         self._prices[place] = price
         if before is not None and before != price:
-            differs = int(before[1] != price[1])
-            yield _alarm(round, "price", before[differs], price[differs])
+            shown = 1 if before[1] != price[1] else 0  # the output's price, if that has changed
+            yield _alarm(round, "price", before[shown], price[shown])
 
 
 def _alarm(
@@ -370,15 +413,16 @@ def round_of(
 
 def spent_usd(history: Iterable[Round], now: float) -> float:
     """Return the cost of the rounds of the last 24 hours."""
-    return sum(each.cost_usd for each in history if each.at > now - 86_400)
+    return sum(each.cost_usd for each in history if each.at > now - _DAY_S)
 
 
 # --- cascades -------------------------------------------------------------------------------------
 
 _POINTS = 101
+"""The most points of the curve in a report."""
 KEPT = 0.8
 """The part of the gap that the suggested threshold keeps."""
-_OUTCOMES = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+_QUALITY_OF_WORD = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 
 class CascadeRow(NamedTuple):
@@ -389,16 +433,17 @@ class CascadeRow(NamedTuple):
     cheap: float
     """Quality of the cheap answer, from 0 to 1."""
     strong: float
+    """Quality of the strong answer, from 0 to 1."""
     cheap_usd: float = 0.0
     strong_usd: float = 0.0
     length: int = 0
-    """The number of characters of the prompt."""
+    """The number of characters of the prompt; 0: the table had a score, so no prompt was read."""
     vetoed: bool = False
     """The draft is escalated with any score."""
 
 
 class CascadePoint(Frozen, omit_defaults=False):
-    """The results of one threshold."""
+    """The results of one threshold, if drafts with a lower score are escalated."""
 
     threshold: float
     """The lowest score that is accepted; above 1: no draft is accepted."""
@@ -452,39 +497,63 @@ def study_cascade(rows: Sequence[CascadeRow]) -> CascadeTuning:
     """Measure a cascade beside two simpler choices, and suggest its settings.
 
     The simpler choices are chance and the length of the prompt. ``min_confidence`` is a calibrated
-    probability, not a score: the scores are calibrated on the rows, from the prior of a new
-    cascade. Raises ConfigError without rows.
+    probability, not a score. Raises ConfigError without rows.
     """
     report = tune_cascade(rows)
-    by_prompt = all(row.length for row in rows)
-    basis = ScoreBasis.PROMPT if by_prompt else ScoreBasis.LOGPROBS
+    scored_by_prompt = all(row.length for row in rows)
+    basis = ScoreBasis.PROMPT if scored_by_prompt else ScoreBasis.LOGPROBS
+    suggested = tune_cascade(_with_probabilities(rows, basis)).suggested
+    baselines = [_chance(report)]
+    if scored_by_prompt:
+        baselines.append(_length_of_prompt(rows))
+    return CascadeTuning(
+        report=report,
+        baselines=tuple(baselines),
+        judge="prompt" if scored_by_prompt else "logprob",
+        min_confidence=None if suggested is None else _min_confidence(suggested),
+        at_min_confidence=suggested,
+    )
+
+
+def _with_probabilities(rows: Sequence[CascadeRow], basis: ScoreBasis) -> list[CascadeRow]:
+    """Return the rows with calibrated probabilities in place of the scores.
+
+    The calibration learns from the rows as a running cascade does: it begins with the prior of a
+    new cascade.
+    """
     calibration = CALIBRATION_PRIORS[basis]
     judged = [row for row in rows if not row.vetoed]
     # Tables are often sorted, and a calibration forgets old rows. So the rows are shuffled.
     for at in np.random.default_rng(0).permutation(len(judged)):
         row = judged[at]
         calibration = calibration.learn(row.score, good=row.cheap >= row.strong)
-    confident = [
+    return [
         row._replace(score=0.0 if row.vetoed else calibration.probability(row.score))
         for row in rows
     ]
-    suggested = tune_cascade(confident).suggested
-    # In expectation; drawing would only add noise.
-    half, most = (0.5, 0.8) if report.apgr is not None else (None, None)
-    baselines = [Baseline(name="chance", apgr=half, cpt50=half, cpt80=most)]
-    if by_prompt:
-        shortest = tune_cascade([row._replace(score=-float(row.length)) for row in rows])
-        found = {"apgr": shortest.apgr, "cpt50": shortest.cpt50, "cpt80": shortest.cpt80}
-        baselines.append(Baseline(name="length of the prompt", **found))
-    return CascadeTuning(
-        report=report,
-        baselines=tuple(baselines),
-        judge="prompt" if by_prompt else "logprob",
-        min_confidence=None
-        if suggested is None
-        else min(1.0, math.floor(suggested.threshold * 1000) / 1000),
-        at_min_confidence=suggested,
+
+
+def _chance(report: CascadeReport) -> Baseline:
+    """Return the expected results of random choice. Drawing would only add noise."""
+    has_gap = report.apgr is not None
+    half, most = (0.5, 0.8) if has_gap else (None, None)
+    return Baseline(name="chance", apgr=half, cpt50=half, cpt80=most)
+
+
+def _length_of_prompt(rows: Sequence[CascadeRow]) -> Baseline:
+    """Return the results of a cascade that escalates the longest prompts."""
+    found = tune_cascade([row._replace(score=-float(row.length)) for row in rows])
+    return Baseline(
+        name="length of the prompt", apgr=found.apgr, cpt50=found.cpt50, cpt80=found.cpt80
     )
+
+
+def _min_confidence(point: CascadePoint) -> float:
+    """Return the threshold with three digits, rounded down so that no more drafts are escalated.
+
+    It is a probability, so at most 1.
+    """
+    return min(1.0, math.floor(point.threshold * 1000) / 1000)
 
 
 def tune_cascade(rows: Sequence[CascadeRow]) -> CascadeReport:
@@ -495,23 +564,74 @@ def tune_cascade(rows: Sequence[CascadeRow]) -> CascadeReport:
     if not rows:
         raise ConfigError("no prompt that both models answered: nothing to tune a cascade on")
     table = np.array(list(map(tuple, rows)), dtype=[(name, "f8") for name in CascadeRow._fields])
-    table = table[np.argsort(table["score"], kind="stable")]
+    table = table[np.argsort(table["score"], kind="stable")]  # the lowest score first
     points = _points(table)
-    curve = tuple(
-        points[i] for i in np.unique(np.linspace(0, len(points) - 1, _POINTS).astype(int))
-    )
-    kept = [point for point in points if point.recovered is not None and point.recovered >= KEPT]
+    drawn = np.unique(np.linspace(0, len(points) - 1, _POINTS).astype(int))
+    good = [point for point in points if point.recovered is not None and point.recovered >= KEPT]
     return CascadeReport(
         n=len(rows),
         cheap=float(table["cheap"].mean()),
         strong=float(table["strong"].mean()),
         either=float(np.maximum(table["cheap"], table["strong"]).mean()),
-        apgr=_area(points),
+        apgr=_mean_recovered(points),
         cpt50=_first_share(points, 0.5),
         cpt80=_first_share(points, 0.8),
-        curve=curve,
-        suggested=min(kept, key=lambda point: point.strong_share, default=None),
+        curve=tuple(points[i] for i in drawn),
+        suggested=min(good, key=lambda point: point.strong_share, default=None),
     )
+
+
+def _points(table: NDArray[np.void]) -> list[CascadePoint]:
+    """Return a point for each threshold that matters, ordered by the share of strong calls.
+
+    ``table`` has the columns of a ``CascadeRow``, the lowest score first. So each threshold
+    escalates the first rows of the table, up to a row whose score differs from the next one.
+    """
+    n = len(table)
+    scores = table["score"]
+    # Item k of these is the mean over all calls if the first k rows are escalated.
+    gains = np.concatenate([[0.0], np.cumsum(table["strong"] - table["cheap"])]) / n
+    strong_usd = np.concatenate([[0.0], np.cumsum(table["strong_usd"])]) / n
+    gap = float(gains[n])
+    cheap = float(table["cheap"].mean())
+    drafts_usd = float(table["cheap_usd"].mean())
+    above_all = float(np.nextafter(scores[-1], np.inf))
+    counts = [0, *(np.flatnonzero(np.diff(scores)) + 1).tolist(), n]
+    return [
+        CascadePoint(
+            threshold=float(scores[escalated]) if escalated < n else above_all,
+            strong_share=escalated / n,
+            quality=cheap + float(gains[escalated]),
+            recovered=float(gains[escalated]) / gap if gap > 0 else None,
+            cost_usd=drafts_usd + float(strong_usd[escalated]),
+        )
+        for escalated in counts
+    ]
+
+
+def _mean_recovered(points: Sequence[CascadePoint]) -> float | None:
+    """Return the APGR: the area under the recovered part, by trapezoids. None without a gap."""
+    known = [(each.strong_share, each.recovered) for each in points if each.recovered is not None]
+    if len(known) != len(points):
+        return None
+    return sum(
+        (share - last_share) * (recovered + last) / 2
+        for (last_share, last), (share, recovered) in pairwise(known)
+    )
+
+
+def _first_share(points: Sequence[CascadePoint], wanted: float) -> float | None:
+    """Return the share of strong calls that recovers ``wanted``; equal scores are interpolated."""
+    for last, point in pairwise(points):
+        if last.recovered is None or point.recovered is None:
+            return None
+        if point.recovered >= wanted:
+            part = (wanted - last.recovered) / (point.recovered - last.recovered)
+            return last.strong_share + part * (point.strong_share - last.strong_share)
+    return None
+
+
+# --- tables of outcomes of a cascade --------------------------------------------------------------
 
 
 def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[CascadeRow]:
@@ -544,25 +664,38 @@ def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[
 
 
 def _read_row(record: dict[str, Any], cheap: str, strong: str) -> CascadeRow:
-    draft, other = _answer(record, cheap), _answer(record, strong)
-    outcomes = record.get(cheap), record.get(strong)
-    if outcomes == (None, None) and draft is not None and other is not None:
-        agreed = judge(draft, other, [record.get("prompt")], None)
-        outcomes = (agreed.probability if agreed.same is None else float(agreed.same)), 1.0
+    draft = _answer(record, cheap)
     score, length, vetoed = record.get("score"), 0, False
     if score in (None, ""):
         prompt = record["prompt"]
         length, vetoed = len(prompt), draft is not None and _is_vetoed(prompt, draft)
         score = 0.0 if vetoed else 1.0 - expected_gain(prompt)
+    cheap_quality, strong_quality = _read_qualities(record, draft, cheap, strong)
     return CascadeRow(
         score=float(score),
-        cheap=_outcome(outcomes[0], cheap),
-        strong=_outcome(outcomes[1], strong),
+        cheap=cheap_quality,
+        strong=strong_quality,
         cheap_usd=float(record.get("cheap_usd") or 0.0),
         strong_usd=float(record.get("strong_usd") or 0.0),
         length=length,
         vetoed=vetoed,
     )
+
+
+def _read_qualities(
+    record: dict[str, Any], draft: Completion | None, cheap: str, strong: str
+) -> tuple[float, float]:
+    """Return the qualities of the cheap and of the strong answer.
+
+    Without outcomes, the strong answer is taken to be right, and the cheap one to be as good as it
+    agrees with it.
+    """
+    other = _answer(record, strong)
+    has_outcomes = record.get(cheap) is not None or record.get(strong) is not None
+    if not has_outcomes and draft is not None and other is not None:
+        agreed = judge(draft, other, [record.get("prompt")], None)
+        return (agreed.probability if agreed.same is None else float(agreed.same)), 1.0
+    return _outcome(record, cheap), _outcome(record, strong)
 
 
 def _answer(record: dict[str, Any], name: str) -> Completion | None:
@@ -578,53 +711,9 @@ def _is_vetoed(prompt: str, draft: Completion) -> bool:
     return veto_draft(request, draft) is not None
 
 
-def _outcome(value: object, name: str) -> float:
+def _outcome(record: dict[str, Any], name: str) -> float:
+    value = record.get(name)
     if value is None:
         raise KeyError(name)
     text = str(value).strip().lower()
-    return _OUTCOMES[text] if text in _OUTCOMES else float(text)
-
-
-def _points(table: NDArray[np.void]) -> list[CascadePoint]:
-    """Return a point for each threshold that matters, ordered by the share of strong calls.
-
-    ``table`` has the columns of a ``CascadeRow``, and is sorted by the score.
-    """
-    n = len(table)
-    scores = table["score"]
-    gains = np.concatenate([[0.0], np.cumsum(table["strong"] - table["cheap"])]) / n
-    spent = np.concatenate([[0.0], np.cumsum(table["strong_usd"])]) / n
-    cheap, gap = float(table["cheap"].mean()), float(gains[-1])
-    drafts = float(table["cheap_usd"].mean())
-    ends = [0, *(np.flatnonzero(np.diff(scores)) + 1).tolist(), n]
-    return [
-        CascadePoint(
-            threshold=float(scores[end]) if end < n else float(np.nextafter(scores[-1], np.inf)),
-            strong_share=end / n,
-            quality=cheap + float(gains[end]),
-            recovered=float(gains[end]) / gap if gap > 0 else None,
-            cost_usd=drafts + float(spent[end]),
-        )
-        for end in ends
-    ]
-
-
-def _area(points: Sequence[CascadePoint]) -> float | None:
-    known = [(each.strong_share, each.recovered) for each in points if each.recovered is not None]
-    if len(known) != len(points):
-        return None
-    return sum(
-        (share - last_share) * (recovered + last) / 2
-        for (last_share, last), (share, recovered) in pairwise(known)
-    )
-
-
-def _first_share(points: Sequence[CascadePoint], wanted: float) -> float | None:
-    """Return the share of strong calls that recovers ``wanted``; equal scores are interpolated."""
-    for last, point in pairwise(points):
-        if last.recovered is None or point.recovered is None:
-            return None
-        if point.recovered >= wanted:
-            part = (wanted - last.recovered) / (point.recovered - last.recovered)
-            return last.strong_share + part * (point.strong_share - last.strong_share)
-    return None
+    return _QUALITY_OF_WORD[text] if text in _QUALITY_OF_WORD else float(text)

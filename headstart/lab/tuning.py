@@ -1,12 +1,18 @@
-"""Studies a log: hits by error target, borderline pairs, templates in its prompts, and advice.
+r"""Studies a log of prompts for ``headstart tune``. The parts of this file, in order:
 
-A template is found by the alignment of prompts with the same beginning. The tokens that a sample of
-them has in common, in order, are its literal parts. One of the gaps between them holds the
-question: mostly a short one with a question mark. The result is a pattern for ``[[route]] query``.
+1. **The study of a log.** ``lab/stream.py`` plays the prompts of the log through the cache, once
+   for each error target. Here the plays become results: hits and wrong hits for each target, ROC
+   curves, the learned threshold over time, and the pairs of prompts nearest to the threshold.
+2. **Advice.** What the results recommend, in words and as lines for ``headstart.toml``. For
+   example: "Set max_error = 0.02: expect semantic hits for about 12 % of the prompts, …".
+3. **Templates.** Many prompts may be one text with another question in it. For example (shorter
+   than real ones), ``You answer for the shop. Question: Where is my parcel? Answer briefly.`` and
+   its like give ``^You answer for the shop\. Question: (?P<query>[\s\S]+?) Answer briefly\.$``, a
+   pattern for ``[[route]] query``.
+4. **The page.** ``render_tuning`` writes all results as one self-contained HTML page.
 
-The advice is what ``headstart tune`` recommends: in words, and as lines to paste.
-
-``render_tuning`` writes it as one self-contained HTML page.
+A target is **kept** unless its play shows, with a certainty of 95 %, that more of the hits were
+wrong than it allows.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import re
 from collections import defaultdict
 from difflib import SequenceMatcher
 from html import escape
+from itertools import groupby
 from math import ceil, log10
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -44,246 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headstart.lab.stream import PlayedPrompt
-
-
-# --- advice ---------------------------------------------------------------------------------------
-
-WORTH_IT = 0.01
-"""With a lower share of late hits, matching by meaning gains next to nothing."""
-FEW_HITS = 30
-"""With fewer hits, the rates are rough."""
-
-
-def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Advice:
-    """Recommend a target, the wanted ``max_error`` if it is worth it and was kept.
-
-    ``targets`` are sorted by their target. ``state`` is the file with the learned state.
-    """
-    wanted = next(each for each in targets if each.max_error == max_error)
-    pick = _pick(targets, wanted)
-    explained = tuple(
-        _explain(each) for each in targets if (each.rates.wrong_per_hit or 0.0) > each.max_error
-    )
-    if pick is None and not any(each.learned for each in targets):
-        short = (
-            f"The log is too short to tell: in {wanted.rates.n:,} prompts no target ended the "
-            "cold start, which takes at least 200 comparisons of answers. Record some thousand "
-            "prompts with the lines below, which serve only exact repeats, and run tune again."
-        )
-        toml = '[cache]\nmode = "shadow"\n\n[record]\nenabled = true'
-        return Advice(words=(short, *explained), toml=toml)
-    if pick is None:
-        nothing = (
-            "Serve only exact repeats: no target that was kept gave semantic hits for at least "
-            f"{_percent(WORTH_IT)} of the prompts."
-        )
-        return Advice(words=(nothing, *explained), toml='[cache]\nmode = "exact-only"')
-    words = [f"Set max_error = {pick.max_error:g}: {_expect(pick)}."]
-    if pick is not wanted:
-        why = (
-            f"gave hits for only {_percent(wanted.late.hit_rate)} of the prompts"
-            if _kept(wanted)
-            else "was not kept"
-        )
-        words.append(f"The target {_percent(max_error)} {why}.")
-    if pick.rates.hits < FEW_HITS:
-        words.append(
-            f"The log is short: {counted(pick.rates.hits, 'hit')} in {pick.rates.n:,} prompts. "
-            "Some thousand prompts would show more."
-        )
-    toml = f"[cache]\nmax_error = {pick.max_error:g}\nstate = {json.dumps(state)}"
-    return Advice(words=(*words, *explained), toml=toml)
-
-
-def advise_static(found: Static) -> Advice:
-    """Recommend a fixed threshold."""
-    interval = found.rates.intervals["wrong_per_hit"]
-    bound = "" if interval is None else f" (95 % bound: {_percent(interval.high)})"
-    words = (
-        f"Set threshold = {found.threshold:.2f}: {_percent(found.rates.hit_rate)} of the prompts "
-        "of this log would have been semantic hits, and "
-        f"{_percent(found.rates.wrong_per_hit)} of these hits wrong{bound}."
-    )
-    toml = f'[cache]\nmatch = "static"\nthreshold = {found.threshold:.2f}'
-    return Advice(words=(words,), toml=toml)
-
-
-def _pick(targets: Sequence[TargetResult], wanted: TargetResult) -> TargetResult | None:
-    """Return the wanted target; else a stricter one that was kept, else the next less strict."""
-    stricter = [each for each in reversed(targets) if each.max_error < wanted.max_error]
-    others = [each for each in targets if each.max_error > wanted.max_error]
-    order = [wanted, *others] if _kept(wanted) else [*stricter, *others]
-    worth_it = (each for each in order if (each.late.hit_rate or 0.0) >= WORTH_IT)
-    return next(filter(_kept, worth_it), None)
-
-
-def _kept(target: TargetResult) -> bool:
-    """Tell whether chance explains the wrong hits of a target that is kept."""
-    return target.rates.wrong_per_hit_at_least <= target.max_error
-
-
-def _expect(target: TargetResult) -> str:
-    return (
-        f"expect semantic hits for about {_percent(target.late.hit_rate)} of the prompts, as in "
-        f"the second half of this log, when most was learned. In the whole log {_wrong(target)}"
-    )
-
-
-def _wrong(target: TargetResult) -> str:
-    rates = target.rates
-    if not rates.wrong:
-        return f"none of {counted(rates.hits, 'hit')} was wrong"
-    were, share = "was" if rates.wrong == 1 else "were", _percent(rates.wrong_per_hit)
-    return f"{rates.wrong:,} of {counted(rates.hits, 'hit')} {were} wrong ({share})"
-
-
-def _explain(target: TargetResult) -> str:
-    """Say why more hits were wrong than a target allows."""
-    begin = f"Target {_percent(target.max_error)}: {_wrong(target)}."
-    if _kept(target):
-        enough = ceil(3 / target.max_error)
-        return f"{begin} So few hits exceed it by chance; about {enough:,} hits would show it."
-    late = target.late.wrong_per_hit
-    if (late or 0.0) <= target.max_error:
-        return (
-            f"{begin} That was while little was learned: in the second half it was "
-            f"{_percent(late)}. The state that was learned lets a server begin there."
-        )
-    return (
-        f"{begin} Chance does not explain that. The borderline pairs of --html show whether these "
-        "answers really differ."
-    )
-
-
-def _percent(share: float | None) -> str:
-    return f"{100 * (share or 0.0):.3g} %"
-
-
-# --- templates ------------------------------------------------------------------------------------
-
-MIN_CHARS = 200
-"""A shorter prompt is a question without a template."""
-OPENING_CHARS = 24
-"""Prompts with the same first characters may have the same template."""
-MIN_PROMPTS = 8
-SAMPLE = 12
-"""The number of prompts that are aligned. The pattern is then tried on all prompts."""
-MIN_LITERAL = 12
-"""A shorter common part, in characters, is taken for chance."""
-MIN_TEMPLATE = 80
-"""Fewest characters of a template. A shorter common text is only a common phrase."""
-MIN_SHARE = 0.9
-"""The share of prompts with the same beginning that a pattern has to match."""
-MOST_CHARS = 20_000
-"""A longer prompt is not aligned, because that would take seconds."""
-_TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
-_SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
-_BREAK = "two tokens"
-"""A mark between blocks that equals no token."""
-
-
-class Template(Frozen):
-    """A pattern whose group ``query`` is the question, and the number of matching prompts."""
-
-    pattern: str
-    prompts: int
-    template_chars: int
-    """The number of characters that all these prompts share."""
-
-
-def find_templates(texts: Sequence[str]) -> tuple[Template, ...]:
-    """Return the templates of distinct texts, the most used first."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for text in dict.fromkeys(texts):
-        if MIN_CHARS <= len(text) <= MOST_CHARS:
-            groups[text[:OPENING_CHARS]].append(text)
-    large = (group for group in groups.values() if len(group) >= MIN_PROMPTS)
-    found = [template for template in map(_template, large) if template is not None]
-    return tuple(sorted(found, key=lambda template: -template.prompts))
-
-
-def _template(group: Sequence[str]) -> Template | None:
-    step = max(1, len(group) // SAMPLE)
-    sample = group[::step][:SAMPLE]
-    literals = _common(sample)
-    if sum(map(len, literals)) < MIN_TEMPLATE:
-        return None
-    gaps = [found for text in sample if (found := _gaps(text, literals)) is not None]
-    place = _question_gap(gaps) if len(gaps) == len(sample) else None
-    if place is None:
-        return None
-    closed = place == len(literals) or not any(each[-1] for each in gaps)
-    pattern = _pattern(literals, place, closed=closed)
-    compiled = re.compile(pattern)
-    matching = sum(compiled.search(text) is not None for text in group)
-    if matching < MIN_SHARE * len(group):
-        return None
-    return Template(pattern=pattern, prompts=matching, template_chars=sum(map(len, literals)))
-
-
-def _common(sample: Sequence[str]) -> list[str]:
-    """Return the literal parts that all texts have in this order."""
-    blocks = [_TOKEN.findall(sample[0])]
-    for text in sample[1:]:
-        blocks = _shared(blocks, _TOKEN.findall(text))
-    return ["".join(block) for block in blocks]
-
-
-def _shared(blocks: Sequence[list[str]], other: Sequence[str]) -> list[list[str]]:
-    """Return the parts of the blocks that a text has as well, in order."""
-    flat: list[str] = []
-    for block in blocks:
-        flat += [*block, _BREAK]
-    matches = SequenceMatcher(None, flat, other, autojunk=False).get_matching_blocks()
-    found = [flat[match.a : match.a + match.size] for match in matches]
-    return [block for block in found if len("".join(block)) >= MIN_LITERAL]
-
-
-def _gaps(text: str, literals: Sequence[str]) -> list[str] | None:
-    """Return the texts before, between and after the literals; None if a literal is missing."""
-    gaps = []
-    start = 0
-    for literal in literals:
-        place = text.find(literal, start)
-        if place < 0:
-            return None
-        gaps.append(text[start:place])
-        start = place + len(literal)
-    return [*gaps, text[start:]]
-
-
-def _question_gap(gaps: Sequence[Sequence[str]]) -> int | None:
-    """Return the varying gap that is most like a question: question marks count, then brevity."""
-    columns = list(zip(*gaps, strict=True))
-    varying = [
-        place
-        for place, texts in enumerate(columns)
-        if len(set(texts)) > len(texts) // 2 and all(text.strip() for text in texts)
-    ]
-
-    def likeness(place: int) -> tuple[float, float, int]:
-        texts = columns[place]
-        asked = sum("?" in text for text in texts) / len(texts)
-        return round(asked, 1), -median(map(len, texts)), place
-
-    return max(varying, key=likeness, default=None)
-
-
-def _pattern(literals: Sequence[str], place: int, *, closed: bool) -> str:
-    """Return a pattern of the template's opening and of the literals around the question.
-
-    The literal before the question is matched at its last place, because a document may hold it,
-    too.
-    """
-    before = (literals[0], literals[place - 1]) if place > 1 else literals[:place]
-    after = literals[place] if place < len(literals) else ""
-    head = r"[\s\S]*".join(map(_escape, before))
-    ends = closed and len(literals) <= place + 1
-    return f"^{head}(?P<query>[\\s\\S]+?){_escape(after)}" + ("$" if ends else "")
-
-
-def _escape(literal: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", literal).replace("\n", r"\n").replace("\t", r"\t")
 
 
 # --- the study of a log ---------------------------------------------------------------------------
@@ -494,6 +261,277 @@ def best_static(
     return max(kept, key=lambda found: found.rates.hits, default=None)
 
 
+# --- advice ---------------------------------------------------------------------------------------
+
+WORTH_IT = 0.01
+"""With a lower share of late hits, matching by meaning gains next to nothing."""
+FEW_HITS = 30
+"""With fewer hits, the rates are rough."""
+
+
+def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Advice:
+    """Recommend a target, the wanted ``max_error`` if it is worth it and was kept.
+
+    ``targets`` are sorted by their target. ``state`` is the file with the learned state.
+    """
+    wanted = next(each for each in targets if each.max_error == max_error)
+    pick = _pick(targets, wanted)
+    if pick is not None:
+        words = _recommend(pick, wanted)
+        toml = f"[cache]\nmax_error = {pick.max_error:g}\nstate = {json.dumps(state)}"
+    elif any(each.learned for each in targets):
+        nothing = (
+            "Serve only exact repeats: no target that was kept gave semantic hits for at least "
+            f"{_rounded(WORTH_IT)} of the prompts."
+        )
+        words = [nothing]
+        toml = '[cache]\nmode = "exact-only"'
+    else:
+        short = (
+            f"The log is too short to tell: in {wanted.rates.n:,} prompts no target ended the "
+            "cold start, which takes at least 200 comparisons of answers. Record some thousand "
+            "prompts with the lines below, which serve only exact repeats, and run tune again."
+        )
+        words = [short]
+        toml = '[cache]\nmode = "shadow"\n\n[record]\nenabled = true'
+    exceeded = (each for each in targets if (each.rates.wrong_per_hit or 0.0) > each.max_error)
+    return Advice(words=(*words, *map(_explain, exceeded)), toml=toml)
+
+
+def _pick(targets: Sequence[TargetResult], wanted: TargetResult) -> TargetResult | None:
+    """Return the wanted target; else a stricter one that was kept, else the next less strict."""
+    stricter = [each for each in reversed(targets) if each.max_error < wanted.max_error]
+    others = [each for each in targets if each.max_error > wanted.max_error]
+    order = [wanted, *others] if _kept(wanted) else [*stricter, *others]
+    worth_it = (each for each in order if (each.late.hit_rate or 0.0) >= WORTH_IT)
+    return next(filter(_kept, worth_it), None)
+
+
+def _kept(target: TargetResult) -> bool:
+    """Tell whether a target may have been kept: the lower bound of its error does not exceed it."""
+    return target.rates.wrong_per_hit_at_least <= target.max_error
+
+
+def _recommend(pick: TargetResult, wanted: TargetResult) -> list[str]:
+    """Return the sentences that recommend a target, and say why it is not the wanted one."""
+    words = [f"Set max_error = {pick.max_error:g}: {_expect(pick)}."]
+    if pick is not wanted:
+        why = (
+            f"gave hits for only {_rounded(wanted.late.hit_rate)} of the prompts"
+            if _kept(wanted)
+            else "was not kept"
+        )
+        words.append(f"The target {_rounded(wanted.max_error)} {why}.")
+    if pick.rates.hits < FEW_HITS:
+        words.append(
+            f"The log is short: {counted(pick.rates.hits, 'hit')} in {pick.rates.n:,} prompts. "
+            "Some thousand prompts would show more."
+        )
+    return words
+
+
+def _expect(target: TargetResult) -> str:
+    return (
+        f"expect semantic hits for about {_rounded(target.late.hit_rate)} of the prompts, as in "
+        f"the second half of this log, when most was learned. In the whole log {_wrong(target)}"
+    )
+
+
+def _wrong(target: TargetResult) -> str:
+    rates = target.rates
+    if not rates.wrong:
+        return f"none of {counted(rates.hits, 'hit')} was wrong"
+    were, share = "was" if rates.wrong == 1 else "were", _rounded(rates.wrong_per_hit)
+    return f"{rates.wrong:,} of {counted(rates.hits, 'hit')} {were} wrong ({share})"
+
+
+def _explain(target: TargetResult) -> str:
+    """Say why more hits were wrong than a target allows."""
+    begin = f"Target {_rounded(target.max_error)}: {_wrong(target)}."
+    if _kept(target):
+        # About this many hits without a wrong one would prove the target (the rule of three).
+        enough = ceil(3 / target.max_error)
+        return f"{begin} So few hits exceed it by chance; about {enough:,} hits would show it."
+    late = target.late.wrong_per_hit
+    if (late or 0.0) <= target.max_error:
+        return (
+            f"{begin} That was while little was learned: in the second half it was "
+            f"{_rounded(late)}. The state that was learned lets a server begin there."
+        )
+    return (
+        f"{begin} Chance does not explain that. The borderline pairs of --html show whether these "
+        "answers really differ."
+    )
+
+
+def advise_static(found: Static) -> Advice:
+    """Recommend a fixed threshold."""
+    interval = found.rates.intervals["wrong_per_hit"]
+    bound = "" if interval is None else f" (95 % bound: {_rounded(interval.high)})"
+    words = (
+        f"Set threshold = {found.threshold:.2f}: {_rounded(found.rates.hit_rate)} of the prompts "
+        "of this log would have been semantic hits, and "
+        f"{_rounded(found.rates.wrong_per_hit)} of these hits wrong{bound}."
+    )
+    toml = f'[cache]\nmatch = "static"\nthreshold = {found.threshold:.2f}'
+    return Advice(words=(words,), toml=toml)
+
+
+def _rounded(share: float | None) -> str:
+    """Return a share as a percentage with at most three digits, for a sentence."""
+    return f"{100 * (share or 0.0):.3g} %"
+
+
+# --- templates ------------------------------------------------------------------------------------
+
+MIN_CHARS = 200
+"""A shorter prompt is a question without a template."""
+OPENING_CHARS = 24
+"""Prompts with the same first characters may have the same template."""
+MIN_PROMPTS = 8
+SAMPLE = 12
+"""The number of prompts that are aligned. The pattern is then tried on all prompts."""
+MIN_LITERAL = 12
+"""A shorter common part, in characters, is taken for chance."""
+MIN_TEMPLATE = 80
+"""Fewest characters of a template. A shorter common text is only a common phrase."""
+MIN_SHARE = 0.9
+"""The share of prompts with the same beginning that a pattern has to match."""
+MOST_CHARS = 20_000
+"""A longer prompt is not aligned, because that would take seconds."""
+_TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
+_SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
+_BREAK = "two tokens"
+"""A mark between blocks that equals no token."""
+
+
+class Template(Frozen):
+    """A pattern whose group ``query`` is the question, and the number of matching prompts."""
+
+    pattern: str
+    prompts: int
+    template_chars: int
+    """The number of characters that all these prompts share."""
+
+
+def find_templates(texts: Sequence[str]) -> tuple[Template, ...]:
+    """Return the templates of distinct texts, the most used first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for text in dict.fromkeys(texts):
+        if MIN_CHARS <= len(text) <= MOST_CHARS:
+            groups[text[:OPENING_CHARS]].append(text)
+    large = (group for group in groups.values() if len(group) >= MIN_PROMPTS)
+    found = [template for template in map(_template, large) if template is not None]
+    return tuple(sorted(found, key=lambda template: -template.prompts))
+
+
+def _template(group: Sequence[str]) -> Template | None:
+    """Return the template of prompts with the same beginning; None if they have none.
+
+    A sample of them is aligned. The tokens that all of the sample have in common, in order, are the
+    literals of the template. The texts between the literals are its gaps, and one gap holds the
+    question.
+    """
+    step = max(1, len(group) // SAMPLE)
+    sample = group[::step][:SAMPLE]
+    literals = _common(sample)
+    template_chars = sum(map(len, literals))
+    if template_chars < MIN_TEMPLATE:
+        return None
+    gaps = [found for text in sample if (found := _gaps(text, literals)) is not None]
+    question = _question_gap(gaps) if len(gaps) == len(sample) else None
+    if question is None:
+        return None
+    pattern = _pattern(literals, question, closed=not any(each[-1] for each in gaps))
+    compiled = re.compile(pattern)
+    matching = sum(compiled.search(text) is not None for text in group)
+    if matching < MIN_SHARE * len(group):
+        return None
+    return Template(pattern=pattern, prompts=matching, template_chars=template_chars)
+
+
+def _common(sample: Sequence[str]) -> list[str]:
+    """Return the literal parts that all texts have in this order."""
+    blocks = [_TOKEN.findall(sample[0])]
+    for text in sample[1:]:
+        blocks = _shared(blocks, _TOKEN.findall(text))
+    return ["".join(block) for block in blocks]
+
+
+def _shared(blocks: Sequence[list[str]], other: Sequence[str]) -> list[list[str]]:
+    """Return the parts of the blocks that a text has as well, in order.
+
+    The blocks are compared as one list, with a mark after each, so that no part reaches over the
+    end of its block.
+    """
+    flat: list[str] = []
+    for block in blocks:
+        flat += [*block, _BREAK]
+    matches = SequenceMatcher(None, flat, other, autojunk=False).get_matching_blocks()
+    found = [flat[match.a : match.a + match.size] for match in matches]
+    return [block for block in found if len("".join(block)) >= MIN_LITERAL]
+
+
+def _gaps(text: str, literals: Sequence[str]) -> list[str] | None:
+    """Return the texts before, between and after the literals; None if a literal is missing.
+
+    So gap k is before literal k, and the last gap is after the last literal.
+    """
+    gaps = []
+    start = 0
+    for literal in literals:
+        found = text.find(literal, start)
+        if found < 0:
+            return None
+        gaps.append(text[start:found])
+        start = found + len(literal)
+    return [*gaps, text[start:]]
+
+
+def _question_gap(gaps: Sequence[Sequence[str]]) -> int | None:
+    """Return the varying gap that is most like a question: question marks count, then brevity.
+
+    ``gaps`` has one row for each text. A gap varies if most texts have their own text there, and
+    none is empty. Of two equal gaps the later one is taken.
+    """
+    texts_of_gap = list(zip(*gaps, strict=True))
+    varying = [
+        gap
+        for gap, texts in enumerate(texts_of_gap)
+        if len(set(texts)) > len(texts) // 2 and all(text.strip() for text in texts)
+    ]
+
+    def likeness(gap: int) -> tuple[float, float, int]:
+        texts = texts_of_gap[gap]
+        asked = sum("?" in text for text in texts) / len(texts)
+        return round(asked, 1), -median(map(len, texts)), gap
+
+    return max(varying, key=likeness, default=None)
+
+
+def _pattern(literals: Sequence[str], question: int, *, closed: bool) -> str:
+    """Return a pattern of the template's opening and of the literals around the question.
+
+    ``question`` is the number of the question's gap. ``closed``: each text ends with the last
+    literal. The literal before the question is matched at its last place, because a document in the
+    prompt may hold it, too.
+    """
+    opening = literals[: min(1, question)]
+    before = literals[question - 1 : question] if question > 1 else []
+    after = literals[question : question + 1]
+    head = r"[\s\S]*".join(map(_escape, (*opening, *before)))
+    tail = "".join(map(_escape, after))
+    is_last_gap = question == len(literals)
+    ends_after_next_literal = closed and question == len(literals) - 1
+    end = "$" if is_last_gap or ends_after_next_literal else ""
+    return f"^{head}(?P<query>[\\s\\S]+?){tail}{end}"
+
+
+def _escape(literal: str) -> str:
+    """Return a literal as a pattern on one line, for TOML. ``re.escape`` escapes far more."""
+    return _SPECIAL.sub(r"\\\g<0>", literal).replace("\n", r"\n").replace("\t", r"\t")
+
+
 # --- the page -------------------------------------------------------------------------------------
 
 NOTES = """\
@@ -573,6 +611,7 @@ def _hits(targets: Sequence[TargetResult]) -> str:
         ]
 
     parts = [*grid(), *(tick(x(each.max_error), f"{each.max_error:.1%}") for each in targets)]
+    # The kinds of outcomes only name the colours here.
     parts.append(curve_through("semantic", points([target.rates for target in targets])))
     parts.append(curve_through("exact", points([target.late for target in targets])))
     marks = key((("semantic", "whole log"), ("exact", "its second half")))
@@ -581,19 +620,18 @@ def _hits(targets: Sequence[TargetResult]) -> str:
 
 def _thresholds(course: Sequence[StreamPart]) -> str:
     """Draw the learned threshold; a gap is a cold start, or a time without a threshold."""
-    known = [_learned(part) for part in course]
-    values = [value for value in known if value is not None]
+    known = [(part.n, _learned(part)) for part in course]
+    values = [value for _, value in known if value is not None]
     low, high = min(values) - 0.5, max(values) + 0.5
     parts = grid(lambda share: f"{low + (high - low) * share:.1f}")
-    run: list[tuple[float, float]] = []
-    for part, value in zip(course, known, strict=True):
-        if value is None:
-            parts += [curve_through("semantic", run)] if run else []
-            run = []
-        else:
-            x = place_x(part.n / course[-1].n)
-            run.append((x, place_y((value - low) / (high - low))))
-    parts += [curve_through("semantic", run)] if run else []
+    for is_gap, run in groupby(known, key=lambda each: each[1] is None):
+        if not is_gap:
+            points = [
+                (place_x(n / course[-1].n), place_y((value - low) / (high - low)))
+                for n, value in run
+                if value is not None
+            ]
+            parts.append(curve_through("semantic", points))
     return frame("The learned threshold over time", [*parts, *_time_axis(course)])
 
 

@@ -1,7 +1,20 @@
 """Enforces the limits of client keys: reserves before a call is sent, settles after it.
 
 The usage is in counters of the store. So all workers and nodes count together, and nothing is lost
-by a restart or a reload.
+by a restart or a reload. The steps for one request of a caller with limits:
+
+1. ``admit`` checks the model, and counts the request against the requests of this minute. It takes
+   several requests at a time from the store, and admits them without asking again.
+2. ``reserve``, before each call to an upstream, adds the most that the call may use to the counter
+   of each limit of tokens or dollars. If one of them would exceed its limit, none is added, and the
+   call is refused.
+3. ``Reservation.settle``, after the call, replaces the reservation by the real usage;
+   ``release`` gives it back if the call was not made. Both only note a correction.
+4. A background task writes the corrections to the store, and tries again until it takes them.
+
+For example, a key has 1,000 tokens a minute. A call with a prompt of 100 tokens and at most 500
+tokens of output reserves 600, so a second call like it is refused. The answer has 50 tokens: the
+correction is -450, the counter has 150, and a call of 600 tokens passes again.
 """
 
 from __future__ import annotations
@@ -37,6 +50,7 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Attempt
     from headstart.dialects.dialect import LimitHeaders
+    from headstart.errors import OverLimit
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
     from headstart.policies.cost import Price
@@ -72,6 +86,7 @@ def _models_in(value: object) -> Iterator[str]:
 class _Caller(NamedTuple):
     limits: ClientLimits
     spending: tuple[Allowance, ...]
+    """The allowances to which its calls are charged: dollars and tokens, each for a period."""
 
 
 def _refuse_unknown(found: _Caller, caller: str, what: str, model: str) -> None:
@@ -91,6 +106,17 @@ def _refuse_unknown(found: _Caller, caller: str, what: str, model: str) -> None:
         )
 
 
+def _refuse_unpriced(limits: ClientLimits, caller: str, model: str) -> None:
+    """Refuse a model without a price to a caller with a limit of dollars. Raises Forbidden."""
+    in_dollars = limits.usd_per_day is not None or limits.usd_per_month is not None
+    if in_dollars and limits.unknown_cost == "refuse":
+        raise Forbidden(
+            f"no price is known of the model {model!r}, so it cannot be charged to this API "
+            "key, which has a limit of dollars; set the price of the upstream, or "
+            f'server.client_limits.{caller}.unknown_cost = "allow"'
+        )
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Reservation:
     """The most that one upstream call may use, until ``settle`` counts its real usage."""
@@ -100,7 +126,9 @@ class Reservation:
     allowances: Sequence[Allowance]
     charges: Sequence[Charge]
     _counted: list[int] = field(init=False)
+    """The amount that each counter has for this call: at first the reservation."""
     _holds: bool = False
+    """The ledger counts the charges among the reservations of calls in flight."""
 
     def __post_init__(self) -> None:
         self._counted = [each.amount for each in self.charges]
@@ -120,6 +148,7 @@ class Reservation:
         self._count(Usage(0.0, 0))
 
     def _count(self, usage: Usage) -> None:
+        """Correct each counter by the difference between this usage and what it has now."""
         if self._holds:
             self._holds = False
             self.ledger.let_go(self.charges)
@@ -132,7 +161,7 @@ class Reservation:
 
 
 class _Correction(NamedTuple):
-    """An amount to add to a counter without checking its limit."""
+    """An amount, mostly negative, to add to a counter without checking its limit."""
 
     caller: str
     allowance: Allowance
@@ -146,9 +175,13 @@ class _MinutePart:
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self.left = self.admitted = self.rest = 0
-        """The requests that this process may still admit, those that it has admitted, and those
-        that no process had taken when the store was last asked."""
+        """The minute."""
+        self.left = 0
+        """The requests that this process may still admit."""
+        self.admitted = 0
+        """The requests that it has admitted."""
+        self.rest = 0
+        """The requests that no process had taken when the store was last asked."""
         self.lock = asyncio.Lock()
         """Held while the store is asked for more."""
 
@@ -283,13 +316,8 @@ class ClientLedger:
         if found is None or not found.spending or call.relayed:
             return None
         limits, allowances = found
-        in_dollars = limits.usd_per_day is not None or limits.usd_per_month is not None
-        if price is None and in_dollars and not is_free and limits.unknown_cost == "refuse":
-            raise Forbidden(
-                f"no price is known of the model {model!r}, so it cannot be charged to this API "
-                "key, which has a limit of dollars; set the price of the upstream, or "
-                f'server.client_limits.{call.caller}.unknown_cost = "allow"'
-            )
+        if price is None and not is_free:
+            _refuse_unpriced(limits, call.caller, model)
         if completion is None:
             completion = limits.output_reserve
         now = self.clock()
@@ -308,18 +336,27 @@ class ClientLedger:
             raise LimitsUnavailable(_NO_COUNTERS) from error
         for allowance, charge, value in zip(allowances, charges, charged.values, strict=True):
             self._note_tokens(call.caller, allowance, charge, value)
-        if charged.added:
-            reservation.hold()
-            return reservation
+        if not charged.added:
+            raise self._refusal(reservation, charged, now)
+        reservation.hold()
+        return reservation
+
+    def _refusal(self, reservation: Reservation, charged: Charged, now: float) -> OverLimit:
+        """Return the error of a reservation that a limit refuses. Log it if it lasts."""
+        allowances, charges = reservation.allowances, reservation.charges
         refused = refusal(allowances, charges, charged, now, self._held.__getitem__)
         if refused.lasts:
             ends = clock_time(self.clock() + refused.retry_after_s)
-            text = f"a call of client key {call.caller} gets 429: {refused}"
-            self._log_once(f"{call.caller} refused", ends, text)
-        raise refused
+            text = f"a call of client key {reservation.caller} gets 429: {refused}"
+            self._log_once(f"{reservation.caller} refused", ends, text)
+        return refused
 
     async def _charge(self, reservation: Reservation) -> Charged:
-        """Add the charges of a reservation. They are given back if the caller leaves meanwhile."""
+        """Add the charges of a reservation. They are given back if the caller leaves meanwhile.
+
+        A task of its own asks the store. If the caller is cancelled, the task still learns whether
+        the charges were added, and so whether to give them back.
+        """
         answer: asyncio.Future[Charged] = asyncio.get_running_loop().create_future()
         self.spawn(self._charge_for, reservation, answer)
         try:
@@ -360,7 +397,8 @@ class ClientLedger:
     ) -> int:
         """Return a number of requests that may come in. Raises OverLimit if none may.
 
-        Without the store this process counts alone.
+        It takes a twentieth of the limit from the store, or the rest if that is less. Without the
+        store this process counts alone, and takes one request at a time.
         """
         most = allowance.most or 0
         wanted = max(1, most // PARTS_OF_A_MINUTE)

@@ -1,4 +1,12 @@
-"""Metrics of requests for Prometheus. ``docs/headers.md`` lists them."""
+"""Metrics of requests for Prometheus. ``docs/headers.md`` lists them.
+
+``PrometheusObserver.notify`` counts each observation at once, for example a ``Served`` request into
+``headstart_requests_total{endpoint="/v1/chat/completions",outcome="miss",status="2xx",...}``.
+Two kinds of values are computed only when the metrics are read:
+
+- savings and costs, which compare requests with each other (``SavingsCounters``);
+- present levels, such as the number of entries, which the caller of ``expose`` gives (``Levels``).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +32,7 @@ from headstart.types import Frozen, LimitUse
 from headstart.usual_calls import AvoidedCalls, RecentPrompts, UsualCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from prometheus_client import CollectorRegistry
 
@@ -53,6 +61,8 @@ _SAVING = (Outcome.EXACT, Outcome.SEMANTIC, Outcome.JOINED)
 _JUDGED = {True: "same", False: "different", None: "unsure"}
 
 _Key = tuple[str, Outcome, int, str, str, str, "str | None", "str | None"]
+"""Endpoint, outcome, first digit of the status, upstream, route, model, reason, and why the answer
+was not stored. Requests with the same key have the same labels."""
 
 
 class Hedging(Frozen, omit_defaults=False):
@@ -99,6 +109,8 @@ class _BoundAttempt(NamedTuple):
 
 
 _Labels: TypeAlias = tuple[str, ...]
+_Sums: TypeAlias = "defaultdict[tuple[Counter, _Labels], float]"
+"""What to add to each counter, by its labels."""
 
 
 class SavingsCounters:
@@ -146,39 +158,53 @@ class SavingsCounters:
     def settle(self) -> None:
         """Count the requests that were taken since the last time."""
         rows, self._rows = self._rows, []
+        sums: _Sums = defaultdict(float)
         avoided: defaultdict[Outcome, AvoidedCalls] = defaultdict(AvoidedCalls)
-        sums: defaultdict[tuple[Counter, _Labels], float] = defaultdict(float)
         for row in rows:
             if row.outcome is Outcome.RELAY:
                 continue
-            place = (row.route, self._label(row.model))
-            sums[self._spent, place] += row.cost_usd or 0.0
-            prefix_usd = self._prompts.prefix_usd(row)
-            sums[self._would_have, place] += max(0.0, row.would_have_cost_usd - prefix_usd)
             self._usual.add(row)
-            if not row.succeeded or row.outcome.is_own_call:
-                continue
-            kind = (row.outcome.value, *place)
-            if row.outcome in _SAVING:
+            self._count_money(row, sums)
+            if row.outcome in _SAVING and row.succeeded:
                 avoided[row.outcome].add(row)
-            elif row.saved_tokens:
-                kind = (PARTIAL, *place)
-            else:
-                continue
-            sums[self._tokens, kind] += row.saved_tokens
-            sums[self._usd, kind] += (row.saved_usd or 0.0) - row.saved_extra_usd - prefix_usd
+        self._count_seconds(avoided, sums)
+        for (counter, labels), value in sums.items():
+            counter.labels(*labels).inc(max(0.0, value))
+
+    def _count_money(self, row: Served, sums: _Sums) -> None:
+        place = (row.route, self._label(row.model))
+        # The provider would have had the beginning of a prompt that was asked shortly before in its
+        # own cache, at a lower price. So the hit saved less.
+        prefix_usd = self._prompts.prefix_usd(row)
+        sums[self._spent, place] += row.cost_usd or 0.0
+        sums[self._would_have, place] += max(0.0, row.would_have_cost_usd - prefix_usd)
+        kind = _kind_of_savings(row)
+        if kind is not None:
+            sums[self._tokens, (kind, *place)] += row.saved_tokens
+            saved_usd = (row.saved_usd or 0.0) - row.saved_extra_usd - prefix_usd
+            sums[self._usd, (kind, *place)] += saved_usd
+
+    def _count_seconds(self, avoided: Mapping[Outcome, AvoidedCalls], sums: _Sums) -> None:
+        """Compare the times of avoided calls with the usual times of such calls."""
         for outcome, calls in avoided.items():
             for call, minutes in calls.items():
                 usual = self._usual.times_of(call)
                 saved_s = 0.0 if usual is None else usual.expected(minutes).saved_s
-                kind = (outcome.value, call.route or "", self._label(call.model))
-                sums[self._seconds, kind] += max(0.0, saved_s)
-                sums[self._slower_seconds, kind] += max(0.0, -saved_s)
-        for (counter, labels), value in sums.items():
-            counter.labels(*labels).inc(max(0.0, value))
+                labels = (outcome.value, call.route or "", self._label(call.model))
+                sums[self._seconds, labels] += max(0.0, saved_s)
+                sums[self._slower_seconds, labels] += max(0.0, -saved_s)
 
     def _label(self, model: str) -> str:
         return model if model in self._models else OTHER
+
+
+def _kind_of_savings(row: Served) -> str | None:
+    """Return the label of a request's savings; None: it saved no call, nor a part of one."""
+    if not row.succeeded or row.outcome.is_own_call:
+        return None
+    if row.outcome in _SAVING:
+        return row.outcome.value
+    return PARTIAL if row.saved_tokens else None
 
 
 class PrometheusObserver:

@@ -12,11 +12,11 @@ from headstart.policies.routing.measures import (
     BUCKETS,
     ENOUGH,
     OUTPUT_TOKENS,
-    ExpectedPace,
     Measures,
     UpstreamModel,
     bucket_of,
 )
+from headstart.policies.routing.schedule import ExpectedPace
 
 A, B = UpstreamModel("a", "m"), UpstreamModel("b", "m")
 

@@ -16,7 +16,7 @@ from headstart.middleware.shared_flights import OwnerLost
 from headstart.middleware.translated_reading import EventNumbers, StreamWriter
 from headstart.policies.output.continuation import OVERLAP, PrefillSplice, RestartSplice, continuing
 from headstart.policies.routing.failures import FailureKind
-from headstart.policies.routing.measures import ExpectedPace
+from headstart.policies.routing.schedule import ExpectedPace
 from headstart.reply import AnswerWithheld, Reply, Transcript
 from headstart.types import (
     Ended,

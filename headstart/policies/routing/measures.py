@@ -1,8 +1,14 @@
 """The measurements of upstreams: time to first token, speed, gaps, load, and lengths of answers.
 
-The estimators use constant memory, and old samples fade. Time to first token and tokens per second
-are learned separately; the expected time of an answer is computed from both. Every ``now`` is in
-seconds of one monotonic clock. ``docs/routing.md`` has the defaults and their sources.
+``Measures`` learns from each call, and tells what to expect of the next one. A streamed call gives
+``began``, ``first`` at its first token (``censored`` if it is cancelled before), ``gaps`` now and
+then, and ``answered`` at its end (``ended`` without a whole answer). If ``first_token`` then says
+0.4 s and 80 tokens a second, an answer of 200 tokens is expected after 0.4 + 200 / 80 = 2.9 s. The
+two are learned separately, because a long prompt delays the first token but not the others.
+
+The file begins with the estimators: quantiles, ratios, and the factor of slow calls at present.
+They use constant memory, and old samples fade. Every ``now`` is in seconds of one monotonic clock.
+``docs/routing.md`` has the defaults and their sources.
 """
 
 from __future__ import annotations
@@ -28,9 +34,12 @@ if TYPE_CHECKING:
 # --- estimators ----------------------------------------------------------------------------------
 
 GROWTH = 1.05
+"""Each bin of a histogram ends at this many times its begin."""
 SHORTEST_S = 0.001
 LONGEST_S = 600.0
+"""Shorter and longer times count in the first and in the last bin."""
 _SCALE = 1 / math.log(GROWTH)
+"""Bins for each factor of e: the bin of a time is ``log(time / SHORTEST_S) * _SCALE``."""
 HISTOGRAM_BINS = math.ceil(math.log(LONGEST_S / SHORTEST_S) * _SCALE)
 LATE = (0.5, 0.25, 0.15, 0.1, 0.075, 0.05, 0.02, 0.01)
 """The shares for which ``Quantiles.late`` returns the time that such a share of samples exceeds."""
@@ -78,7 +87,9 @@ class Quantiles:
         # None until the first one: most histograms never have one.
         self._censored: array[float] | None = None
         self._base = 0.0
+        """The time at which a sample weighs one. A half-life later a sample weighs two."""
         self._total = 0.0
+        """Weight of all samples."""
         self._added = 0.0
         """Weight of the samples that the curve lacks."""
         self._unit = 1.0
@@ -173,6 +184,7 @@ class Quantiles:
         self._total = self._added = sum(bins.seen) + sum(bins.censored)
 
     def _rebase(self, at: float) -> None:
+        """Scale all weights so that a sample at the time ``at`` weighs one."""
         scale = math.exp2((self._base - at) / self._half_life) if self._total else 0.0
         self._seen = array("d", (weight * scale for weight in self._seen))
         if self._censored is not None:
@@ -182,6 +194,7 @@ class Quantiles:
         self._base, self._unit = at, 1.0
 
     def _at(self, share: float) -> float:
+        """Return a quantile of the curve. Bins are interpolated on the logarithmic scale."""
         curve = self._curve
         index = min(bisect_left(curve, share), len(curve) - 1)
         below = curve[index - 1] if index else 0.0
@@ -190,6 +203,7 @@ class Quantiles:
         return SHORTEST_S * math.exp((self._first + index + inside) / _SCALE)
 
     def _drawn(self) -> list[float]:
+        """Return the curve, computed again if it lacks many samples; empty without samples."""
         if self._added > _STALE * self._total:
             self._added = 0.0
             censored = self._censored
@@ -203,11 +217,16 @@ class Quantiles:
         self._first = self._lowest
         total = self._total
         below = list(accumulate(self._seen[self._lowest : self._highest + 1]))
+        # The curve ends where it has all the weight, but for errors of rounding.
         end = bisect_left(below, total - 1e-9 * total)
         return [weight / total for weight in below[: end + 1]]
 
     def _surviving_shares(self, censored: array[float]) -> list[float]:
-        """Return the curve by Kaplan and Meier's estimator."""
+        """Return the curve by Kaplan and Meier's estimator.
+
+        In each bin, some of the samples that got so far (``at_risk``) end there. The share that
+        goes on multiplies the share of survivors. Censored samples count half in their own bin.
+        """
         curve: list[float] = []
         surviving, at_risk = 1.0, self._total
         for index in range(self._lowest, self._highest + 1):
@@ -225,8 +244,9 @@ class Quantiles:
         return curve
 
     def _winsorised(self) -> float:
-        few = 2.0 * self._unit / self._total
-        most = self._at(1.0 - min(0.5, max(0.01, few)))
+        """Return the mean if longer times count as ``most``, which two or more samples exceed."""
+        two_samples = 2.0 * self._unit / self._total
+        most = self._at(1.0 - min(0.5, max(0.01, two_samples)))
         curve, first = self._curve, self._first
         shares = map(sub, curve, chain((0.0,), curve))
         # Bins from here on count as ``most``.
@@ -236,6 +256,7 @@ class Quantiles:
 
 
 _MIDDLES_S = [SHORTEST_S * math.exp((index + 0.5) / _SCALE) for index in range(HISTOGRAM_BINS)]
+"""The middle of each bin, on the logarithmic scale."""
 
 
 class DecayingRatio:
@@ -299,10 +320,13 @@ class PeakEWMA:
 # --- measures ------------------------------------------------------------------------------------
 
 FORMAT = 1
+"""The version of the snapshots that ``Measures.saved`` writes."""
 HALF_LIFE_S = 900.0
+"""Age at which a time to first token, a speed or a length counts half."""
 _GAPS_HALF_LIFE = 5000.0
 """Number of newer gaps after which a gap counts half."""
 _LOAD_HALF_LIFE_S = 300.0
+"""The same for the number of calls in flight."""
 BUCKETS = (256, 1024, 4096, 16384, 65536)
 """Largest prompts, in tokens, of all buckets but the last."""
 ENOUGH = 20
@@ -313,59 +337,20 @@ _FEW_STREAMS = 8
 """From this many streams on, the times of answers that were not streamed are no longer used."""
 _MOST_UNREAD = 64
 _MOST_KEYS = 256
+"""The most upstreams and models with figures, and the most routes and endpoints with lengths."""
 _MOST_SAVED = 64
+"""The most upstreams and models in a snapshot."""
 _LEAST_TOKENS = 8
+"""A shorter answer tells no speed."""
 _MOST_TOKENS_PER_S = 10_000.0
 """No hardware is faster than this: a faster answer was not streamed, but came in one burst."""
 _LEAST_GAPS = 100
+"""The fewest gaps for a p99."""
 _FIRST_TOKEN_LIMIT_S = 30.0
 _STALL_LIMIT_S = 5.0
+"""The shortest wait for the next piece of an answer; longer with the measured gaps."""
 _PATIENT_STALL_LIMIT_S = 30.0
-
-
-SLOW_FACTOR = 10.0
-"""A stream that is slower than usual by this factor lags."""
-_SLOW_WINDOW_S = 10.0
-"""The seconds of waiting over which the speed of a stream is judged."""
-_SLOW_PIECES = 5
-"""The fewest pieces in the window. With fewer, the stream has paused, and only the limits for
-silence apply."""
-_LONGEST_WAIT = 0.5
-"""The largest share of the window for a single wait. After a longer wait the stream has paused, and
-only the limits for silence apply."""
-
-
-class ExpectedPace:
-    """Detects a stream that is alive but far slower than usual for its upstream.
-
-    Only the seconds of waiting for the upstream count, because a slow reader does not make an
-    upstream slow.
-    """
-
-    __slots__ = ("_longest_s", "_pieces", "_tokens", "_usual", "_waited_s")
-
-    def __init__(self, tokens_per_s: float) -> None:
-        self._usual = tokens_per_s
-        self._pieces = 0
-        self._tokens = self._waited_s = self._longest_s = 0.0
-
-    def lags(self, tokens: float, waited_s: float) -> bool:
-        """Add a piece of ``tokens``, for which we waited ``waited_s`` seconds.
-
-        Return whether the last window was far too slow.
-        """
-        self._pieces += tokens > 0
-        self._tokens += tokens
-        self._waited_s += waited_s
-        self._longest_s = max(self._longest_s, waited_s)
-        if self._waited_s < _SLOW_WINDOW_S:
-            return False
-        slow = self._tokens * SLOW_FACTOR < self._usual * self._waited_s
-        steady = self._longest_s <= _LONGEST_WAIT * self._waited_s
-        late = slow and steady and self._pieces >= _SLOW_PIECES
-        self._pieces = 0
-        self._tokens = self._waited_s = self._longest_s = 0.0
-        return late
+"""The same while gaps are unknown, and where tools may be called."""
 
 
 def bucket_of(prompt_tokens: int) -> int:
@@ -609,6 +594,8 @@ class Measures:
         if figures.whole and (samples is None or samples.weight(now) < _FEW_STREAMS):
             whole = _nearest(figures.whole, bucket_of(prompt_tokens), now)
             if whole is not None and (samples is None or whole.weight(now) > samples.weight(now)):
+                # The line through the times of answers by their lengths: seconds to the first
+                # token, and for each token after it.
                 first_s, token_s = whole.line()
                 first_s *= _crowding(figures)
                 speed = 1.0 / token_s if token_s else None
@@ -727,6 +714,7 @@ class Measures:
     def _learn(
         self, key: UpstreamModel, prompt_tokens: int, seconds: float, now: float, *, censored: bool
     ) -> None:
+        """Learn a time to first token, and whether the upstream is slower than usual at present."""
         figures, bucket = self._of(key), bucket_of(prompt_tokens)
         samples = figures.ttft.get(bucket)
         if samples is None:
@@ -734,6 +722,7 @@ class Measures:
             self._figures.move_to_end(key)
         elif samples.weight(now) >= ENOUGH:
             late = samples.quantile(0.95)
+            # A call that was cancelled before it was late may have been slow or quick.
             if late and (seconds > late or not censored):
                 slow = seconds > late
                 factor = seconds / (samples.mean() or seconds) if slow else 1.0
@@ -744,15 +733,15 @@ class Measures:
 _Samples = TypeVar("_Samples", Quantiles, WholeTimes)
 
 
-def _nearest(ttft: Mapping[int, _Samples], bucket: int, now: float) -> _Samples | None:
+def _nearest(by_bucket: Mapping[int, _Samples], bucket: int, now: float) -> _Samples | None:
     """Return the samples of the bucket, if there are enough, or else of the nearest with enough.
 
     If no bucket has enough samples, return those of the bucket with the most.
     """
-    own = ttft.get(bucket)
-    if own is not None and (len(ttft) == 1 or own.weight(now) >= ENOUGH):
+    own = by_bucket.get(bucket)
+    if own is not None and (len(by_bucket) == 1 or own.weight(now) >= ENOUGH):
         return own
-    near = [ttft[each] for each in sorted(ttft, key=lambda other: abs(other - bucket))]
+    near = [by_bucket[each] for each in sorted(by_bucket, key=lambda other: abs(other - bucket))]
     enough = (samples for samples in near if samples.weight(now) >= ENOUGH)
     return next(enough, None) or max(near, key=lambda samples: samples.weight(now), default=None)
 

@@ -16,7 +16,8 @@ The file has these parts:
 - whether a stream waits for an equal call in flight (``join_terms``, ``twin_wait_s``);
 - which member is asked when (``AttemptSchedule``). A *member* is an upstream of the route, by its
   number;
-- the pace of a batch (``BatchPace``).
+- the pace of a batch (``BatchPace``);
+- whether another upstream takes over a slow stream (``ExpectedPace``).
 """
 
 from __future__ import annotations
@@ -639,3 +640,50 @@ def _lowered(pace: BatchPace, factor: float, now: float) -> BatchPace:
         seconds=0.0,
         most_in_flight=0,
     )
+
+
+# --- slow streams ---------------------------------------------------------------------------------
+
+SLOW_FACTOR = 10.0
+"""A stream that is slower than usual by this factor lags."""
+_SLOW_WINDOW_S = 10.0
+"""The seconds of waiting over which the speed of a stream is judged."""
+_SLOW_PIECES = 5
+"""The fewest pieces in the window. With fewer, the stream has paused, and only the limits for
+silence apply."""
+_LONGEST_WAIT = 0.5
+"""The largest share of the window for a single wait. After a longer wait the stream has paused, and
+only the limits for silence apply."""
+
+
+class ExpectedPace:
+    """Detects a stream that is alive but far slower than usual for its upstream.
+
+    Only the seconds of waiting for the upstream count, because a slow reader does not make an
+    upstream slow.
+    """
+
+    __slots__ = ("_longest_s", "_pieces", "_tokens", "_usual", "_waited_s")
+
+    def __init__(self, tokens_per_s: float) -> None:
+        self._usual = tokens_per_s
+        self._pieces = 0
+        self._tokens = self._waited_s = self._longest_s = 0.0
+
+    def lags(self, tokens: float, waited_s: float) -> bool:
+        """Add a piece of ``tokens``, for which we waited ``waited_s`` seconds.
+
+        Return whether the last window was far too slow.
+        """
+        self._pieces += tokens > 0
+        self._tokens += tokens
+        self._waited_s += waited_s
+        self._longest_s = max(self._longest_s, waited_s)
+        if self._waited_s < _SLOW_WINDOW_S:
+            return False
+        slow = self._tokens * SLOW_FACTOR < self._usual * self._waited_s
+        steady = self._longest_s <= _LONGEST_WAIT * self._waited_s
+        late = slow and steady and self._pieces >= _SLOW_PIECES
+        self._pieces = 0
+        self._tokens = self._waited_s = self._longest_s = 0.0
+        return late
