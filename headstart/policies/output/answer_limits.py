@@ -22,7 +22,7 @@ import msgspec
 from headstart.canonical_request import CanonicalRequest, Message, ReasoningOptions, TextPart
 from headstart.observe import HELD_OUT
 from headstart.policies.routing.measures import Quantiles, SavedHistogram
-from headstart.types import Latest, read_vocabulary, words_of
+from headstart.types import Latest, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -256,9 +256,29 @@ Answer: Air scatters blue light more than red, so blue reaches us from all over 
 Question: Which ports does FTP use?
 Answer: 21 for commands; 20 for data in active mode, a negotiated one in passive mode."""
 
-_VOCABULARY = read_vocabulary(__name__)
 _AGAINST = {
-    reason: words_of(_VOCABULARY[reason]) for reason in ("code", "format", "reasoning", "length")
+    "code": words_of("""
+        code coding function functions script scripts program regex regexp sql query queries html
+        css bash shell command commands python javascript typescript java rust golang compile
+        compiler debug debugging traceback exception refactor test tests api class classes algorithm
+        implement snippet syntax dockerfile makefile git diff patch
+    """),
+    "format": words_of("""
+        json yaml xml csv schema table tables markdown format formatted template field fields key
+        keys
+    """),
+    "reasoning": words_of("""
+        reason reasoning think prove proof derive solve calculate compute equation equations
+        integral derivative probability math maths mathematical percent percentage analyse analyze
+        analysis compare evaluate puzzle riddle many much far long
+    """),
+    "length": words_of("""
+        detail details detailed comprehensive thorough thoroughly depth elaborate length complete
+        full entire every all list essay article story poem letter email emails mail report blog
+        speech chapter draft write rewrite rephrase paraphrase translate translation summarise
+        summarize summary edit proofread verbatim transcribe transcript words sentences paragraph
+        paragraphs page pages short shorter shortly brief briefly concise concisely longer
+    """),
 }
 """Words of a question that speak against a short answer, by the reason."""
 _ENGLISH_WORDS = words_of("""

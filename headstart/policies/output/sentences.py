@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import re
 
-from headstart.types import read_vocabulary, words_of
+from headstart.types import words_of
 
 LONGEST = 1000
 """A sentence with more characters (a table, code) is cut at the end of a line, or of a word."""
 
-_ABBREVIATIONS = words_of(read_vocabulary(__name__)["abbreviations"])
+_ABBREVIATIONS = words_of("""
+    mr mrs ms dr prof st sr jr gen col sgt rev hon messrs mme mlle vs etc eg ie cf al approx appt
+    apt ave blvd dept est fig figs inc ltd corp co llc no nos nr vol vols ed eds pp ch sec min max
+    jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri sat sun bzw ca usw ggf evtl
+    inkl exkl zzgl zb dh ua uvm vgl abs art bd hr fr frau str tel abb m mm mlles mgr av env ex p
+    chap sra srta ud uds pag vds
+""")
+"""Words with a point that does not end a sentence."""
 _MARKS = ".!?\u2026"
 _WIDE = "\u3002\uff01\uff1f\uff0e\u0964\u061f"
 """Marks of Chinese, Japanese, Hindi and Arabic, which need no white space after them."""
