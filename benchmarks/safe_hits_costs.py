@@ -19,7 +19,7 @@ import msgspec
 from benchmarks.safe_hits_vectors import Prompts
 from benchmarks.slots import slots_stream
 from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor
-from headstart.policies.guards.negation import exchanged_maxsim
+from headstart.policies.guards.substitution import exchanged_maxsim
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.learned_rule.domain import Domain, redraw_curve
 from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS, ErrorLimit

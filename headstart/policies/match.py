@@ -41,7 +41,8 @@ from headstart.decisions import (
 )
 from headstart.errors import ConfigError
 from headstart.policies.gate import MARGIN, Gates
-from headstart.policies.guards.negation import MOST_EXCHANGED, negations_differ
+from headstart.policies.guards.negation import negations_differ
+from headstart.policies.guards.substitution import MOST_EXCHANGED
 from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import (
     PARSE_VERSION,

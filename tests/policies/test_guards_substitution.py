@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headstart.decisions import Encoding
-from headstart.policies.guards.negation import exchanged_maxsim
-from headstart.policies.guards.table import parse_prompt, words_substituted
+from headstart.policies.guards.substitution import exchanged_maxsim, words_substituted
+from headstart.policies.guards.table import parse_prompt
 from headstart.policies.guards.words import (
     Parse,
     from_nibbles,

@@ -15,11 +15,6 @@ also has a *tone*, such as "complains".
 **Scopes** (``scopes_differ``): other owners ("my card", "his card"), persons, kinds of things,
 added instructions ("… Answer in Spanish."), or a word that narrows the question ("a joint
 account").
-
-**Substitutions** (``exchanged_maxsim``): two prompts differ in one or two words. Such an exchanged
-word is compared with the words of the other prompt by their contextual vectors (late interaction:
-Khattab and Zaharia, ColBERT, 2020). Exchanged words of another meaning are a veto; similar words
-alone never make a hit.
 """
 
 from __future__ import annotations
@@ -29,17 +24,16 @@ from itertools import dropwhile, pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.facts import DENIALS, dates_differ, quantifiers_differ
+from headstart.policies.guards.substitution import exchanged_maxsim
 from headstart.policies.guards.words import (
     NEGATED_VERBS,
     VOCABULARY,
     by_first_word,
-    distinct,
     rows_of,
     stem,
     stem_classes,
     stem_groups,
     stems_of,
-    unit_rows,
 )
 from headstart.types import words_of
 
@@ -520,47 +514,6 @@ def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
     if text in DENIALS and [word.text for word in words[place + 2 : place + 3]] == ["than"]:
         return True  # "no more than": a limit, see ``facts.limits``
     return after in _IDIOMS.get("n't" if contracted else text, ())
-
-
-# --- substitutions --------------------------------------------------------------------------------
-
-MOST_EXCHANGED = 2
-"""The most exchanged words. Two prompts with more of them are different sentences, for which the
-similarity decides."""
-LEAST_MAXSIM = 0.595
-"""Exchanged words with a lower similarity mean different things
-(``docs/how-a-hit-is-decided.md``)."""
-
-
-def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
-    """Return the similarity of the exchanged content words to the other prompt, from -1 to 1.
-
-    A word is exchanged if only one prompt has it. For each, take the cosine to the most similar
-    word of the other prompt, by contextual vectors. The result is the mean over both prompts, or
-    None without exchanged words or without vectors.
-    """
-    only_a, only_b = a.content - b.content, b.content - a.content
-    if not (only_a or only_b) or not a.vectors or not b.vectors:
-        return None
-    return mean_maxsim(a, b, (frozenset(a.stems), frozenset(b.stems)))
-
-
-def mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]) -> float:
-    """Do the same as ``exchanged_maxsim`` for a part of each prompt, given as stems."""
-    part_a, part_b = parts
-    words_a, words_b = distinct(a.stems), distinct(b.stems)
-    vectors_a, vectors_b = unit_rows(a.vectors, len(words_a)), unit_rows(b.vectors, len(words_b))
-    content_a, content_b = part_a & a.content, part_b & b.content
-    rows_a, rows_b = _rows(words_a, content_a - content_b), _rows(words_b, content_b - content_a)
-    best = [
-        *(vectors_a[rows_a] @ vectors_b[_rows(words_b, part_b)].T).max(axis=1),
-        *(vectors_b[rows_b] @ vectors_a[_rows(words_a, part_a)].T).max(axis=1),
-    ]
-    return float(sum(best)) / len(best)
-
-
-def _rows(words: Sequence[str], wanted: frozenset[str]) -> list[int]:
-    return [row for row, word in enumerate(words) if word in wanted]
 
 
 # --- scopes ---------------------------------------------------------------------------------------

@@ -13,44 +13,35 @@ in the settings.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards import facts, negation, word_order
+from headstart.policies.guards import facts, negation, substitution, word_order
 from headstart.policies.guards.words import (
     ABOUT_CASE,
-    FOREIGN_QUESTIONS,
     FORMATTING,
     FORMULA,
     MAY_BE_FORMULA,
     MOST_VECTORS,
-    NEGATED_VERBS,
     PAST_FORMS,
     SAME_SIGN,
     SPELLED,
     VOCABULARY,
     Parse,
-    count_common_ends,
     count_common_start,
-    endings_of,
     is_foreign_function_word,
     is_function_word,
     languages,
     languages_differ,
     quantize_rows,
-    rows_of,
-    sentences_quoted,
     signs,
     signs_differ,
     spellings,
     spellings_differ,
     split_words,
     stem,
-    stem_classes,
-    stem_groups,
     stems_of,
     with_digits,
 )
@@ -306,91 +297,6 @@ def _lists(parse: Parse) -> bool:
     return COUNT in parse.asks or not facts.LISTING.isdisjoint(parse.stems)
 
 
-# --- substitution ---------------------------------------------------------------------------------
-
-LEAST_CONTEXT = 10
-"""With fewer common words at both ends, the words between these are not compared alone."""
-LEAST_CONTEXT_SHARE = 0.6
-"""The share of the longer prompt that these words must have."""
-LEAST_TEXT = 25
-"""Fewest words that two prompts must share to be one text with changes. The share is the same."""
-_IDLE = stems_of("""
-    a an the this that these those am is are be do does have has there it s m re ve ll d t
-    please thanks thank hi hello hey ok okay kindly
-""")
-"""Words that never change the answer, not even in a long text. Was, will and may can change it."""
-
-
-def words_substituted(a: Parse, b: Parse) -> bool:
-    """Veto if content words were exchanged and their vectors are far apart.
-
-    This is for prompts in which a few words were exchanged, and for the words between a long common
-    start and end, where the similarity comes mostly from the context. In a language that the
-    encoder hardly knows, the exchange of more words is a veto, too.
-
-    Some changes are a veto whatever the vectors are. In a long text it is any other word or word
-    order: neither the similarity nor the vectors show what such a change means. In any text it is
-    another quoted sentence, another text after a colon, and a change of only the tense or of one
-    word such as "before".
-    """
-    if (
-        _text_changed(a, b)
-        or sentences_quoted(a, b)
-        or _given_changed(a, b)
-        or grammar_changed(a, b)
-    ):
-        return True
-    only_a, only_b = a.content - b.content, b.content - a.content
-    if not only_a and not only_b:
-        return False
-    most = max(len(only_a), len(only_b))
-    if most > negation.MOST_EXCHANGED and a.foreign and b.foreign:
-        return True
-    few = bool(only_a and only_b) and most <= negation.MOST_EXCHANGED
-    framed = bool(a.given[0]) and a.given == b.given
-    if few or framed:
-        maxsim = negation.exchanged_maxsim(a, b)
-        if maxsim is None or maxsim < negation.LEAST_MAXSIM:
-            return True
-    return _rests_differ(a, b)
-
-
-def _text_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether the prompts are one long text with changes."""
-    shorter, longer = sorted((len(a.stems), len(b.stems)))
-    least = max(LEAST_TEXT, LEAST_CONTEXT_SHARE * longer)
-    if shorter < least or (Counter(a.stems) & Counter(b.stems)).total() < least:
-        return False
-    code = bool(a.signs and b.signs)  # in code "a" is a name, not an article
-    one, other = (
-        [word for word in side.stems if word not in _IDLE or (code and len(word) == 1)]
-        for side in (a, b)
-    )
-    return one != other
-
-
-def _given_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether both prompts have the same task, followed by different texts."""
-    (task, text), (other_task, other_text) = a.given, b.given
-    return bool(task) and task == other_task and text != other_text
-
-
-def _rests_differ(a: Parse, b: Parse) -> bool:
-    """Tell whether the words between a long common start and end are far apart."""
-    shorter, longer = sorted((len(a.stems), len(b.stems)))
-    if shorter < LEAST_CONTEXT or not a.vectors or not b.vectors:
-        return False
-    start, end = count_common_ends(a.stems, b.stems)
-    if start + end < max(LEAST_CONTEXT, LEAST_CONTEXT_SHARE * longer):
-        return False
-    rest_a, rest_b = (
-        side.content.intersection(side.stems[start : len(side.stems) - end]) for side in (a, b)
-    )
-    if rest_a <= rest_b or rest_b <= rest_a:
-        return False
-    return negation.mean_maxsim(a, b, (rest_a, rest_b)) < negation.LEAST_MAXSIM
-
-
 # --- code --------------------------------------------------------------------------------------
 
 _CALL = re.compile(r"[^\W\d]\w*(?:\((?!e?s\))|\[\w)")
@@ -456,134 +362,6 @@ def _is_operator(beside: tuple[str, str], further: tuple[str, str]) -> bool:
     return beside[0] == "sign" and not is_prose
 
 
-# --- grammar ---------------------------------------------------------------------------------
-
-_TENSES = stem_classes(
-    {
-        "past": "was were did had",
-        "present": "am is are do does",
-        "future": "will shall",
-        "change": "become becomes becoming became",
-        "": "be been being have has",
-    }
-)
-_BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
-"""The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
-_VERB_OF = {"cant": "can", "wont": "will", "shant": "shall", "aint": "is"}
-_UNCONTRACTED = {
-    stem(word): (stem(_VERB_OF.get(word, word.removesuffix("nt"))), "not") for word in NEGATED_VERBS
-}
-"""The stems of "is not" for "isn't"."""
-_CONTRACTING = stems_of("it that there what who where when how he she")
-"""Words with which "is" is contracted. The stem of "what's" is that of "what"."""
-
-_CONTRAST_ROWS = [*map(stem_groups, rows_of(VOCABULARY["contrasts"]))]
-_FOREIGN_ROWS = [*map(stem_groups, rows_of(VOCABULARY["foreign_contrasts"]))]
-_CONTRASTED = stems_of(VOCABULARY["contrasts"].replace("/", " "))
-_CONTRASTED_FOREIGN = stems_of(VOCABULARY["foreign_contrasts"].replace("/", " "))
-
-_OTHERS = FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
-"""Words that change what a prompt asks for, unless the other prompt has the same words. "Bis"
-and the words after it mean "until"."""
-_BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
-"""``_OTHERS``, and the words that Vietnamese puts before its question words."""
-_ADDED = stems_of("again too also more when where who whose")
-"""Words that change what a prompt asks for if one of them is all that the other prompt lacks:
-"Can I …?", "When can I …?"."""
-_MODALS = stem_groups("can could may might would / should ought / must")
-_MANNER = stems_of("how what where which")
-"""After these words, different modals ask the same: "How can I pay?", "How should I pay?"."""
-_HAVE = stems_of("have has")
-_COURTESY = stems_of("a an the please thanks thank hi hello hey ok okay kindly")
-
-
-def grammar_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether the prompts differ only in their tense, or only in one function word.
-
-    "Is the king", "was the king"; "before the flight", "during the flight"; "can I edit", "can I
-    still edit"; "should I go", "may I go".
-    """
-    other_words = _OTHERS.intersection(a.stems) != _OTHERS.intersection(b.stems)
-    if other_words and a.content - _BESIDE == b.content - _BESIDE:
-        return True
-    if len((a.content ^ b.content) - _CONTRASTED) > 1:
-        return False
-    (one, words), (other, others) = _tense(a), _tense(b)
-    if words == others:
-        one, other = (one or _past_tense(a, b)) - {""}, (other or _past_tense(b, a)) - {""}
-        return bool(one and other) and one != other
-    only, only_other = [*(words - others).elements()], [*(others - words).elements()]
-    said, said_other = ([w for w in side if w not in _COURTESY] for side in (only, only_other))
-    foreign, foreign_other = (
-        [w for w in side if w in _CONTRASTED_FOREIGN] for side in (only, only_other)
-    )
-    if (
-        _contrast(only, only_other, _CONTRAST_ROWS)
-        or _contrast(said, said_other, _CONTRAST_ROWS)
-        or (a.foreign and b.foreign and _contrast(foreign, foreign_other, _FOREIGN_ROWS))
-    ):
-        return True
-    extra = said + said_other
-    if len(extra) == 1 and extra[0] in _ADDED:
-        return True
-    return len(only) <= 1 and len(only_other) <= 1 and _modals_differ(a, b, *only, *only_other)
-
-
-def _modals_differ(a: Parse, b: Parse, *words: str) -> bool:
-    """Tell whether these words are other modals, or one modal in place of "do"."""
-    found = [group for word in words for group in _MODALS if word in group]
-    if len(found) != len(words) or (len(found) == 2 and found[0] == found[1]):
-        return False
-    if len(found) == 1 and word_order.DO.isdisjoint(a.stems) and word_order.DO.isdisjoint(b.stems):
-        return False
-    asking = _MANNER if len(found) == 2 else _MANNER | word_order.WHO | _ADDED
-    return not any(
-        before in asking and word in words
-        for side in (a, b)
-        for before, word in pairwise(side.stems)
-    )
-
-
-def _contrast(
-    only: Sequence[str], only_other: Sequence[str], rows: Sequence[Sequence[frozenset[str]]]
-) -> bool:
-    """Tell whether each prompt has one of these words, in other groups of one row."""
-    if not len(only) == len(only_other) == 1:
-        return False
-    found = (
-        [[word in group for group in groups] for word in (*only, *only_other)] for groups in rows
-    )
-    return any(any(ours) and any(theirs) and ours != theirs for ours, theirs in found)
-
-
-def _tense(parse: Parse) -> tuple[set[str], Counter[str]]:
-    """Return the tenses of a prompt's auxiliary verbs ("" for "have" and "be"), and other words."""
-    stems = tuple(chain(*(_UNCONTRACTED.get(word, (word,)) for word in parse.stems)))
-    endings = endings_of(parse)
-    tenses, words = set(), Counter(word for word in stems if word != "together")
-    if any(endings.get(word) == "-" for word in _CONTRACTING):
-        tenses.add("present")
-    for place, word in enumerate(stems):
-        tense = _TENSES.get(word)
-        if word in _HAVE and stems[place + 1 : place + 2] == ("to",):
-            words["must"] += 1  # "do I have to" is "must I"
-            words.subtract((word, "to", "do"))
-        elif tense is not None:
-            tenses.add(tense)
-            words[word] -= 1
-        elif word in _BEFORE_TO and stems[place + 1 : place + 2] == ("to",):
-            tenses.add(_BEFORE_TO[word])
-            words.subtract((word, "to"))
-    return tenses, +words
-
-
-def _past_tense(parse: Parse, other: Parse) -> set[str]:
-    """Return "past" if a verb is a past form here, and not in the other prompt: "fell", "fall"."""
-    endings, others = endings_of(parse), endings_of(other)
-    past = any(ending == "d" != others.get(word, "d") for word, ending in endings.items())
-    return {"past"} if past else set()
-
-
 # --- guards and parse ----------------------------------------------------------------------------
 
 GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
@@ -603,7 +381,7 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "scope": negation.scopes_differ,
     "antonym": negation.opposites_used,
     "crossing": word_order.words_crossed,
-    "substitution": words_substituted,
+    "substitution": substitution.words_substituted,
 }
 """All guards by name, cheapest first. The first one that fires gives a veto its name."""
 
