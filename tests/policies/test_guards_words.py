@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from headstart.decisions import Encoding
+from headstart.policies.guards import table
 from headstart.policies.guards.facts import dates
 from headstart.policies.guards.negation import negations, negations_differ
 from headstart.policies.guards.table import GUARDS, code_parts, parse_prompt
@@ -219,3 +221,12 @@ def test_accents_may_be_left_out(one: str, other: str) -> None:
     for guard in ("spelling", "name"):
         assert not GUARDS[guard](parse(one), parse(other))
         assert not GUARDS[guard](parse(other), parse(one))
+
+
+def test_each_guard_vetoes_its_example_in_the_overview() -> None:
+    lines = re.findall(r"^    ([a-z-]+) +(.+) / (.+)$", table.__doc__ or "", re.MULTILINE)
+    assert sorted(name for name, *_ in lines) == sorted(GUARDS)
+    for name, one, other in lines:
+        guard, a, b = GUARDS[name], parse(one), parse(other)
+        assert guard(a, b), name
+        assert guard(b, a), name

@@ -1,13 +1,42 @@
 """The table of guards, and the parse that gives them the facts of a prompt.
 
-Three guards are also in this file: ``question``, ``connective``, and ``substitution``, which uses
-all other files of this folder. If only a name differs, two sentences have nearly the same vector,
-but the token vectors of the names differ. So ``substitution`` compares the vectors of exchanged
-words, and needs no list of names and no capitals.
+The vectors of two prompts show that they have one topic. They hardly show a word that changes the
+question, so guards read the words. There are two steps:
 
-A guard is a pure function of two parses. It vetoes a neighbour by returning True
-(``docs/how-a-hit-is-decided.md``). A new guard needs a function, a row in ``GUARDS``, and its name
-in the settings.
+1. ``parse_prompt`` reads the facts of a prompt once: its stems, numbers, dates, names, negations
+   and so on (``words.Parse``). The parse is stored with the entry.
+2. A guard compares two parses, and returns True to veto the neighbour: its answer may be wrong for
+   the question. Guards are pure and symmetric. They are asked in the order of ``GUARDS``, and the
+   first True is the veto.
+
+Each line has a guard and two prompts that it vetoes:
+
+``words.py``: how the prompts are written
+    language      Where is the station? / Wo ist der Bahnhof?
+    sign          Solve x + 5 = 2 / Solve x - 5 = 2
+    spelling      Say "red" in French / Say "blue" in French
+``facts.py``: facts, each of which is in a list of its own in the parse
+    number        Name 5 hotels / Name 10 hotels
+    unit          Is the discount 30 %? / Is the discount 30 dollars?
+    name          Are there flights to Rome? / Are there flights to Oslo?
+    comparative   Are loans over 5 years possible? / Are loans under 5 years possible?
+``negation.py``: single words that reverse or limit a question
+    date          Are there trains on Monday? / Are there trains on Friday?
+    quantifier    Do all cars have radios? / Do some cars have radios?
+    negation      Cancel my order / Don't cancel my order
+    scope         Block my card / Block his card
+    antonym       Is the shop open? / Is the shop closed?
+``word_order.py``: the same words in other places
+    role-swap     A ticket from Rome to Bonn / A ticket from Bonn to Rome
+    crossing      Does the dog chase the cat? / Does the cat chase the dog?
+``substitution.py``: exchanged words that no list knows
+    substitution  What is the capital of Chile? / What is the capital of Peru?
+this file: the form of the question
+    question      When was she born? / Where was she born?
+    connective    Are there shirts in red? / Are there shirts in red and blue?
+
+``docs/how-a-hit-is-decided.md`` has more examples, also of pairs that pass. A new guard needs a
+function, a row in ``GUARDS``, a line above, and its name in the settings.
 """
 
 from __future__ import annotations
