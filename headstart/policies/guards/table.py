@@ -466,44 +466,26 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
     if foreign:
         words = with_digits(words, spoken)
     negators, negated, tone = negation.negations(words, spoken)
-    stems: list[str] = []
-    content = set()
-    places: dict[str, Word] = {}
-    endings: dict[str, str] = {}
-    commas = []
-    end = 0
-    for word in words:
-        if word.kind == "sign":
-            continue
-        stemmed = stem(word.text)
-        gap = text[end : word.start]
-        if stems and gap != " " and not _SEPARATING.isdisjoint(gap):
-            commas.append(len(stems))
-        end = word.end
-        stems.append(stemmed)
-        places.setdefault(stemmed, word)
-        ending = "=" if word.text == stemmed else "e" if word.text == stemmed + "e" else "-"
-        if ending == "-" and (word.text in PAST_FORMS or word.text.endswith("ed")):
-            ending = "d"
-        if endings.setdefault(stemmed, ending) != ending:
-            endings[stemmed] = "-"
-        if word.kind != "word" or is_function_word(word.text):
-            continue
-        if not (foreign and is_foreign_function_word(word.text)):
-            content.add(stemmed)
-    asks, joins, shown, written, code = _question_form(text, words, foreign=foreign)
-    vectors, rare = _word_vectors(places, encoding)
+    stems, content, commas, first_words, endings = _read_stems(text, words, foreign=foreign)
+    vectors, rare = _word_vectors(first_words, encoding)
     names, plural_names = facts.names(text, words)
     limited, bounds = facts.limits(words)
     named, when = facts.dates(words)
+    # Most prompts have no formula, no quote and no question word: a quick look spares the search.
+    used = {word.text for word in words}
+    may_ask = foreign or not MAY_ASK.isdisjoint(used)
+    may_be_formula = MAY_BE_FORMULA.search(text) is not None
+    in_code = code_parts(text) if may_be_formula else []
+    about_case = not ABOUT_CASE.isdisjoint(used)
+    may_be_spelled = about_case or SPELLED.search(text) is not None
     parts = _GIVES.search(text)
     if task:
         given = task, _digest([word.text for word in words])
     else:
         given = ("", "") if parts is None else _parts(text, words, parts)
     return Parse(
-        stems=tuple(stems),
-        content=frozenset(content),
+        stems=stems,
+        content=content,
         vectors=vectors,
         quantities=facts.quantities(words),
         dates=named,
@@ -517,21 +499,58 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         degrees=facts.degrees(words),
         names=names,
         symbols=facts.symbols(text, words),
-        commas=tuple(commas),
-        asks=asks,
-        joins=joins,
-        signs=shown,
-        spellings=written,
+        commas=commas,
+        asks=asks(words, foreign=foreign) if may_ask else frozenset(),
+        joins=frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words),
+        signs=signs(text) if may_be_formula else "",
+        spellings=spellings(text, words, about_case=about_case) if may_be_spelled else frozenset(),
         bounds=bounds,
         given=given,
         foreign=foreign,
         languages=spoken,
         rare=rare,
         plural_names=plural_names,
-        endings="".join(endings.values()) if "en" in spoken and not foreign else "",
-        code=code,
+        endings=endings if "en" in spoken and not foreign else "",
+        code=_digest(in_code) if in_code else "",
         marks="".join(_MARK.findall(text)) + "?" * ("?" in text),
     )
+
+
+def _read_stems(
+    text: str, words: Sequence[Word], *, foreign: bool
+) -> tuple[tuple[str, ...], frozenset[str], tuple[int, ...], Mapping[str, Word], str]:
+    """Return the stems, those that carry content, and the places of stems after a comma.
+
+    Also each stem's first word, and the signs of the endings (``Parse.endings``). A currency or "%"
+    has no stem.
+    """
+    stems: list[str] = []
+    content = set()
+    commas = []
+    first_words: dict[str, Word] = {}
+    endings: dict[str, str] = {}
+    end = 0
+    for word in words:
+        if word.kind == "sign":
+            continue
+        stemmed = stem(word.text)
+        gap = text[end : word.start]
+        if stems and gap != " " and not _SEPARATING.isdisjoint(gap):
+            commas.append(len(stems))
+        end = word.end
+        stems.append(stemmed)
+        first_words.setdefault(stemmed, word)
+        ending = "=" if word.text == stemmed else "e" if word.text == stemmed + "e" else "-"
+        if ending == "-" and (word.text in PAST_FORMS or word.text.endswith("ed")):
+            ending = "d"
+        if endings.setdefault(stemmed, ending) != ending:
+            endings[stemmed] = "-"
+        if word.kind != "word" or is_function_word(word.text):
+            continue
+        if not (foreign and is_foreign_function_word(word.text)):
+            content.add(stemmed)
+    signs_of_endings = "".join(endings.values())
+    return tuple(stems), frozenset(content), tuple(commas), first_words, signs_of_endings
 
 
 def _parts(text: str, words: Sequence[Word], parted: re.Match[str]) -> tuple[str, str]:
@@ -580,27 +599,3 @@ def _word_vectors(words: Mapping[str, Word], encoding: Encoding) -> tuple[bytes,
             rows[row] = encoding.tokens[first:last].sum(axis=0)
             rare.add(stemmed)
     return quantize_rows(rows), frozenset(rare)
-
-
-def _question_form(
-    text: str, words: Sequence[Word], *, foreign: bool
-) -> tuple[frozenset[str], frozenset[tuple[str, str, str]], str, frozenset[str], str]:
-    """Return what a prompt asks for, its connectives, the signs of its formulas, its spellings.
-
-    They are ``asks``, ``joins``, ``signs``, ``spellings`` and ``code`` of ``Parse``. Sentence
-    vectors hardly represent any of them. "When was she born?" and "Where was she born?", "red and
-    blue" and "red or blue", "15 + 20" and "15 - 20" have similarities above 0.9, and the encoder
-    does not see accents and capitals at all.
-    """
-    used = {word.text for word in words}
-    may_ask = foreign or not MAY_ASK.isdisjoint(used)
-    asked = asks(words, foreign=foreign) if may_ask else frozenset()
-    joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
-    shown = code = ""
-    if MAY_BE_FORMULA.search(text) is not None:
-        shown, parts = signs(text), code_parts(text)
-        code = _digest(parts) if parts else ""
-    about_case = not ABOUT_CASE.isdisjoint(used)
-    spelled = about_case or SPELLED.search(text) is not None
-    written = spellings(text, words, about_case=about_case) if spelled else frozenset()
-    return asked, joins, shown, written, code
