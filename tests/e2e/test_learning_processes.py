@@ -16,8 +16,9 @@ from headstart.decisions import LabelSource
 from headstart.embeddings.stores import memory as memory_room
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning import domains as domains_module
+from headstart.policies.learned_rule.domain import Domain
 from support.fakes import FaultyStore
-from support.learned import digest, make_domains, make_label
+from support.learned import ERROR_LIMIT, digest, make_domains, make_label
 from support.patience import PATIENCE_S, until
 from support.redis_server import redis_server
 from support.repository import ROOT
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.middleware.learning.learner import Learner
-    from headstart.policies.learned_rule.domain import Domain
     from support.redis_server import RedisServer
     from support.sidecar import Sidecar
 
@@ -126,6 +126,12 @@ async def test_a_process_killed_in_the_middle_has_lost_nothing_that_it_wrote(url
     assert len(labels) >= written
     assert back.labels >= written
     assert digest(back) == await relearned(url)
+    # Without what it learned about pairs with the same words, it would not serve them.
+    forgetful = Domain(ERROR_LIMIT)
+    for _, label in labels:
+        forgetful.apply(msgspec.structs.replace(label, same_words=False))
+    assert back.serves_same_words()
+    assert not forgetful.serves_same_words()
 
 
 async def test_a_restarted_sidecar_decides_as_it_did_before(url: str) -> None:

@@ -33,6 +33,7 @@ def make_label(
     closeness: float = 1.0,
     at: float = 1000.0,
     by: str = "",
+    same_words: bool = False,
 ) -> Label:
     """Return a label of a pair that is more similar, the larger ``closeness`` is."""
     features = np.zeros(len(NAMES))
@@ -50,6 +51,7 @@ def make_label(
         stored=True,
         served=source is LabelSource.AUDIT,
         principal="someone",
+        same_words=same_words,
     )
 
 

@@ -8,6 +8,7 @@ until it has learned from ``TOTAL`` labels, and prints a digest of its knowledge
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -15,10 +16,20 @@ from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning import domains as domains_module
 from support.learned import digest, make_domains, make_label
 
+if TYPE_CHECKING:
+    from headstart.decisions import Label
+
 
 def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def label_at(number: int, name: str) -> Label:
+    """Every other pair has the same words and equal answers; of the others, a third differ."""
+    same_words = number % 2 == 1
+    same = same_words or number % 3 != 0
+    return make_label(number, same=same, closeness=number % 3, by=name, same_words=same_words)
 
 
 async def main(url: str, name: str, count: int, total: int) -> None:
@@ -29,7 +40,7 @@ async def main(url: str, name: str, count: int, total: int) -> None:
         tasks.start_soon(domains.run)
         domain = await domains.load("d")
         for number in range(count):
-            label = make_label(number, same=number % 3 != 0, closeness=number % 3, by=name)
+            label = label_at(number, name)
             await store.add_labels([label])
             domains.wake()
             say(f"wrote {number + 1}")
