@@ -114,3 +114,29 @@ def test_another_time_or_instruction_is_vetoed(guard: GuardName, one: str, other
 def test_the_same_time_or_request_passes(guard: GuardName, one: str, other: str) -> None:
     assert not GUARDS[guard](parse(one), parse(other))
     assert not GUARDS[guard](parse(other), parse(one))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "negated"),
+    [
+        # Portuguese: "no" is "in the".
+        ("Há wifi no quarto?", "Não há wifi no quarto?", True),
+        ("Posso fumar no terraço", "Não posso fumar no terraço", True),
+        ("Tem café no bar?", "Tem café no bar em Lisboa?", False),
+        ("Onde fica a saída no aeroporto?", "Em que piso no aeroporto é a saída?", False),
+        # Spanish: "no" negates, also at the beginning.
+        ("Quiero cancelar mi cita", "No quiero cancelar mi cita", True),
+        ("Puedo fumar en la terraza", "No puedo fumar en la terraza", True),
+        ("No puedo fumar en la terraza", "No puedo fumar nunca en la terraza", False),
+        # English: "no" at the beginning answers, and elsewhere it negates.
+        ("I want to keep it", "No, I want to keep it", False),
+        ("I want to keep it", "No, I don't want to keep it", True),
+        ("Is there wifi in the room?", "Is there no wifi in the room?", True),
+    ],
+)
+def test_a_no_negates_as_it_does_in_the_language_of_the_prompts(
+    one: str, other: str, negated: bool
+) -> None:
+    a, b = parse(one), parse(other)
+    assert GUARDS["negation"](a, b) is negated
+    assert GUARDS["negation"](b, a) is negated

@@ -362,11 +362,14 @@ def negations_differ(a: Parse, b: Parse) -> bool:
     """
     if any(_YES & {*one.stems[:1]} and _NO & {*two.stems[:1]} for one, two in ((a, b), (b, a))):
         return True
-    if a.negated == b.negated or _no_means_in(a, b):
+    a_negated = a.negated and not _no_means_in(a, b)
+    b_negated = b.negated and not _no_means_in(b, a)
+    if a_negated == b_negated:
         return _replacement_turned(a, b) or _both_parts_negated(a, b) or _idiom_denied(a, b)
-    negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
-    have_one_meaning = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
-    return not have_one_meaning and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
+    negated, other = (a, b) if a_negated else (b, a)
+    have_one_meaning = any(negated.tone & ours and other.tone & theirs for ours, theirs in _ALIKE)
+    cancelled = opposites_exchanged(a, b) and _denies_opposite(negated, other)
+    return not have_one_meaning and not cancelled
 
 
 def _is_answer(words: Sequence[Word], place: int, spoken: frozenset[str]) -> bool:
@@ -409,23 +412,27 @@ def _affirmed(parse: Parse) -> tuple[list[str], int]:
     return words, denials
 
 
-def _no_means_in(a: Parse, b: Parse) -> bool:
-    """Tell whether the only negation is a Portuguese "no", as the other prompt shows."""
-    negated, other = (a, b) if a.negated else (b, a)
-    return negated.negators == {"no"} and other.languages == _PORTUGUESE and "no" in other.stems
+def _no_means_in(parse: Parse, other: Parse) -> bool:
+    """Tell whether the only negation of a prompt is a Portuguese "no", as the other one shows.
+
+    "Há wifi no quarto?" alone may be of a language in which "no" negates. Beside "Não há wifi no
+    quarto?" it is Portuguese, so one of the two is negated.
+    """
+    if parse.negators != {"no"} or "no" not in other.stems:
+        return False
+    return other.languages == _PORTUGUESE or not _BESIDE_NO.isdisjoint(other.stems)
 
 
-def _denies_opposite(a: Parse, b: Parse) -> bool:
+def _denies_opposite(negated: Parse, other: Parse) -> bool:
     """Tell whether the negation is about a word that the other prompt does not have: "not right".
 
     Otherwise an opposite does not cancel it: "not open in winter" and "open in summer".
     """
-    side, other = (a, b) if a.negated else (b, a)
-    only = {*side.stems} - {*other.stems} - side.negators
+    only = {*negated.stems} - {*other.stems} - negated.negators
     return any(
-        word in side.negators
-        and not only.isdisjoint(side.stems[max(place - _REACH, 0) : place + 1 + _REACH])
-        for place, word in enumerate(side.stems)
+        word in negated.negators
+        and not only.isdisjoint(negated.stems[max(place - _REACH, 0) : place + 1 + _REACH])
+        for place, word in enumerate(negated.stems)
     )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # --- the parse of a prompt ------------------------------------------------------------------------
 
-PARSE_VERSION = 13
+PARSE_VERSION = 14
 """The version of parses and guards. Raise it if a stored parse changes its meaning, or if a guard
 changes its verdicts. Then prompts of other versions are not compared any more, and older labels are
 dropped. A new guard needs no new version, because it only removes candidates; nor does a new field
