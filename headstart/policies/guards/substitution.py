@@ -226,13 +226,13 @@ def grammar_changed(a: Parse, b: Parse) -> bool:
         return True  # "the card" / "the other card"
     if len((a.content ^ b.content) - _CONTRASTED) > 1:
         return False
-    (tenses, words), (other_tenses, other_words_left) = _tense(a), _tense(b)
-    if words == other_words_left:  # "is the king" / "was the king"
+    (tenses, rest), (other_tenses, other_rest) = _tense(a), _tense(b)
+    if rest == other_rest:  # "is the king" / "was the king"
         tenses = (tenses or _past_tense(a, b)) - {""}
         other_tenses = (other_tenses or _past_tense(b, a)) - {""}
         return bool(tenses and other_tenses) and tenses != other_tenses
-    only = [*(words - other_words_left).elements()]
-    only_other = [*(other_words_left - words).elements()]
+    only = [*(rest - other_rest).elements()]
+    only_other = [*(other_rest - rest).elements()]
     if _contrasted(only, only_other, foreign=a.foreign and b.foreign):
         return True  # "before the flight" / "during the flight"
     added = [word for word in only + only_other if word not in _COURTESY]
