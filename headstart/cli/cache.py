@@ -514,8 +514,8 @@ def invalidate(options: InvalidateOptions) -> None:
     if chosen.is_empty and not options.all:
         raise click.UsageError("say which entries: --id, --tag, --model, …, or --all")
     deleted = anyio.run(_invalidate, options.store, options.config, chosen, options.dry_run)
-    are = ("would be", "would be") if options.dry_run else ("was", "were")
-    click.echo(f"{counted(deleted, f'entry {are[0]}', f'entries {are[1]}')} deleted")
+    verb = "would be" if options.dry_run else "was" if deleted == 1 else "were"
+    click.echo(f"{_entries(deleted)} {verb} deleted")
 
 
 async def _invalidate(
