@@ -271,6 +271,13 @@ class SemanticCache:
         await self._replica.forget(ids)
         await self._store.append([Delete(ids=tuple(ids))])
 
+    def when_deleted(self, listener: Callable[[Sequence[str] | None], None]) -> None:
+        """Call ``listener`` with the ids of entries that are deleted, here or by another process.
+
+        None: the store's log was lost, so any entry may have been deleted.
+        """
+        self._replica.listener = listener
+
     async def stats(self) -> CacheStats:
         """Count entries, vectors and bytes. Raises StoreError."""
         stored = await self._store.stats()

@@ -231,6 +231,8 @@ class Replica:
     deletions: int = 0
     """The number of deletions so far. If it has grown since an entry was read from the store, the
     entry may be deleted by now."""
+    listener: Callable[[Sequence[str] | None], None] = lambda _: None
+    """Gets the ids of entries that were deleted; None: any entry may have been."""
     vectors: dict[str, bytes] = field(default_factory=dict)
     unsketched: dict[str, VectorRow] = field(default_factory=dict)
     """Rows without a sketch of this table, by id: earlier versions wrote them."""
@@ -250,6 +252,7 @@ class Replica:
         self._cursor = await self.store.cursor()
         self.deletions += 1
         self.hot.clear()
+        self.listener(None)
         self.postponed.clear()
         if self.namespace is not None:
             async for rows in self.store.scan():
@@ -340,6 +343,7 @@ class Replica:
         """Remove entries from the hot tier and the index."""
         self.deletions += 1
         self.hot.discard(ids)
+        self.listener(ids)
         await self._remove(ids)
 
     async def add(self, rows: Sequence[VectorRow]) -> None:

@@ -399,15 +399,19 @@ class EngineBuilder:
         if not limits.enabled:
             return None
         in_memory = self._settings.cache.store.startswith("memory:")
+        cache = self.parts.cache
         conversations = Conversations(
             limits,
             clock=clock,
             store=None if in_memory else self.build.store,
             spawn=self._spawn,
             observer=self._observers,
+            touch=(lambda _: None) if cache is None else cache.touch,
             one_account=bool(self._sharing.own_keys),
             values=self._values,
         )
+        if cache is not None and not in_memory:
+            cache.when_deleted(conversations.reread)
         self._close_later(conversations.aclose)
         return conversations
 

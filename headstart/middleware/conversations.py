@@ -18,8 +18,11 @@ The steps of a request:
    upstream gets this body, or the one with the ids because it has stored the conversation itself.
 3. ``Chain.keeping`` copies the answer while it is sent to the client. It is parsed later, many
    answers together (``keep_unread``), because that is faster.
-4. ``keep`` puts the turn into memory (``_TurnMemory``, within bounds), and a moment later into the
-   durable store, for other processes and after a restart.
+4. ``keep`` puts the turn into memory (``TurnMemory``, within bounds), and a moment later into the
+   durable store, for other processes and after a restart. What the store did not take is written
+   again when it works, if memory still has it.
+5. ``reread`` follows the store: a turn that it has no longer, or that another process has deleted,
+   leaves this memory, too.
 
 A turn belongs to the caller that got the answer, its *owner*.
 """
@@ -27,7 +30,6 @@ A turn belongs to the caller that got the answer, its *owner*.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import KW_ONLY, dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,10 +49,11 @@ from headstart.dialects.responses_chains import (
     write_whole,
 )
 from headstart.errors import AnswersUnavailable, InvalidRequest, StoreError, UnknownReference
+from headstart.middleware.kept_turns import KeptTurn, TurnMemory
 from headstart.middleware.prepare import ANY_VALUES, ValueLimit
 from headstart.observe import Observer, StageFailed
 from headstart.reply import form_of_body
-from headstart.types import CacheKey, Entry, Frozen, Origin, Put, RawResponse, new_ulid
+from headstart.types import CacheKey, Entry, Origin, Put, RawResponse, new_ulid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -63,10 +66,6 @@ if TYPE_CHECKING:
 
 TAG = "conversation"
 """The tag of the entries in the store that contain kept answers."""
-CALLERS_SHARE = 4
-"""One caller may use a quarter of the bounds."""
-OVERHEAD_BYTES = 512
-"""The memory of a kept answer without its texts."""
 MOST_UNREAD = 64
 """The most answers that wait to be parsed."""
 MOST_UNREAD_BYTES = 1024 * 1024
@@ -74,30 +73,8 @@ MOST_UNREAD_BYTES = 1024 * 1024
 time of parsing each alone."""
 WRITE_AFTER_S = 0.05
 """Seconds after which all new answers are written to the store together."""
-
-
-class KeptTurn(Frozen):
-    """One answer, and the input that was sent for it."""
-
-    id: str
-    previous: str | None
-    """The answer that it follows."""
-    input: bytes
-    """The items of the request, as a JSON array. No item refers to another one."""
-    response: bytes
-    """The whole response, as JSON."""
-    created: float
-    upstream: str
-    own: bool
-    """Whether the upstream has stored the answer, under this id, for the account that asked."""
-    items: tuple[str, ...] = ()
-    """The ids of its output items."""
-    deleted: bool = False
-
-    @property
-    def size(self) -> int:
-        """Its size in bytes."""
-        return len(self.input) + len(self.response) + OVERHEAD_BYTES * (1 + len(self.items))
+MOST_AT_ONCE = 256
+"""The most turns that are written again together, after the store had failed."""
 
 
 _TurnsByCaller = dict[str, KeptTurn]
@@ -119,7 +96,8 @@ def refuse_compressed(headers: Iterable[tuple[bytes, bytes]]) -> None:
 class Conversations:
     """The kept answers by caller (``owner``) and id.
 
-    ``store`` is None if nothing is kept durably. ``one_account``: a provider gets the calls of all
+    ``store`` is None if nothing is kept durably. ``touch`` tells it which of its entries are used,
+    so that it evicts others first. ``one_account``: a provider gets the calls of all
     callers with one key, so it would show a caller the answers of others. ``values`` bounds the
     bodies that are read.
     """
@@ -130,18 +108,27 @@ class Conversations:
     store: Store | None
     spawn: Spawn
     observer: Observer
+    touch: Callable[[Iterable[str]], None] = lambda _: None
     one_account: bool = False
     values: ValueLimit = ANY_VALUES
-    _memory: _TurnMemory = field(init=False)
+    _memory: TurnMemory = field(init=False)
     _unread: list[_Unread] = field(default_factory=list)
     """Answers that were sent, and are parsed when an id is asked for."""
     _unread_size: int = 0
     _waiting: list[_WaitingTurn] = field(default_factory=list)
     """Turns that the store does not have yet."""
     _writer: asyncio.Task[None] | None = None
+    _unwritten: dict[tuple[str, str], None] = field(default_factory=dict)
+    """The callers and ids of turns in memory that the store did not take."""
+    _to_reread: dict[str, None] = field(default_factory=dict)
+    """The ids of turns in memory that the store may have changed."""
+    _reader: asyncio.Task[None] | None = None
+    _changes: int = 0
+    """The number of calls of ``reread``. If it has grown since a turn was read from the store, or
+    written, the store may have changed it since."""
 
     def __post_init__(self) -> None:
-        self._memory = _TurnMemory(self.limits)
+        self._memory = TurnMemory(self.limits)
 
     @property
     def most_bytes(self) -> int:
@@ -149,17 +136,22 @@ class Conversations:
         return self._memory.callers_bytes
 
     async def aclose(self) -> None:
-        """Wait until the store has all turns."""
+        """Wait until the store has all turns, or fails."""
         if self._writer is not None:
             await asyncio.wait((self._writer,))
 
     async def find(self, owner: str, id: str) -> KeptTurn | None:
         """Return a caller's turn, or None. The turn may be marked as deleted."""
         turn = self._known(owner, id)
-        if turn is None and self.store is not None:
-            turn = (await self._load(id) or {}).get(owner)
+        if turn is not None:
+            self.touch(self._memory.entries_of(id))
+        elif self.store is not None:
+            changes = self._changes
+            stored = await self._load(id) or _NOT_STORED
+            turn = stored.turns.get(owner)
             if turn is not None:
                 self._memory.put(owner, turn)
+                self._note_entry(id, stored.entry, changes)
         return turn if turn is not None and self._lives(turn) else None
 
     def holds(self, owner: str, id: str) -> bool:
@@ -187,7 +179,7 @@ class Conversations:
         if self.store is not None:
             stored = await self._load(id)
             if stored is not None:
-                return not is_ours and stored.keys() <= {owner}
+                return not is_ours and stored.turns.keys() <= {owner}
             if self.one_account or is_ours:
                 raise AnswersUnavailable(
                     f"whose answer '{id}' is cannot be told now: the store (cache.store) fails"
@@ -219,9 +211,7 @@ class Conversations:
             return
         self._memory.put(owner, turn)
         if self.store is not None:
-            written = asyncio.get_running_loop().create_future()
-            self._waiting.append(_WaitingTurn(owner, turn, fresh, written))
-            self._write_soon()
+            self._wait(owner, turn, fresh=fresh)
 
     def keep_unread(self, unread: _Unread) -> None:
         """Keep an answer that was sent, and parse it later."""
@@ -340,7 +330,7 @@ class Conversations:
 
     # --- the durable store ---
 
-    async def _load(self, id: str) -> _TurnsByCaller | None:
+    async def _load(self, id: str) -> _StoredTurns | None:
         """Return the store's turns with an id; None: the store has failed."""
         assert self.store is not None
         try:
@@ -349,32 +339,90 @@ class Conversations:
             self._note(error)
             return None
         if entry is None or not isinstance(entry.answer, RawResponse):
-            return {}
+            return _NOT_STORED
         try:
-            return _read_turns(entry.answer.body)
+            return _StoredTurns(entry.id, _read_turns(entry.answer.body))
         except msgspec.DecodeError:
-            return {}
+            return _NOT_STORED
+
+    def reread(self, entries: Iterable[str] | None) -> None:
+        """Read turns again whose entries the store has deleted or replaced; None: perhaps any."""
+        self._changes += 1
+        self._reread_soon(self._memory.ids_of(entries))
+        if entries is None:
+            self._wait_again()
+
+    def _note_entry(self, id: str, entry: str, changes: int) -> None:
+        """Note where the store has the turns with an id; ``changes``: the value before it did."""
+        self._memory.note_entry(id, entry)
+        if changes != self._changes:
+            self._reread_soon((id,))
+
+    def _reread_soon(self, ids: Iterable[str]) -> None:
+        self._to_reread.update(dict.fromkeys(ids))
+        if self._to_reread and (self._reader is None or self._reader.done()):
+            self._reader = self.spawn(self._reread)
+
+    async def _reread(self) -> None:
+        while self._to_reread:
+            id = next(iter(self._to_reread))
+            del self._to_reread[id]
+            changes = self._changes
+            stored = await self._load(id)
+            if stored is None:
+                continue  # the store fails, so nobody knows whether the turns are gone
+            for owner in self._memory.holders(id):
+                known, turn = self._memory.find(owner, id), stored.turns.get(owner)
+                if turn is None:
+                    self._memory.drop(owner, id)
+                elif known is not None and known.order < turn.order:  # else it waits to be written
+                    self._memory.put(owner, turn)
+            self._note_entry(id, stored.entry, changes)
 
     async def _write(self, store: Store) -> None:
         """Write the turns that wait, in their order, until none is left."""
         await asyncio.sleep(WRITE_AFTER_S)
-        self._parse_unread()
-        while self._waiting:
+        while self._unread or self._waiting:
+            self._parse_unread()
             waiting, self._waiting = self._waiting, []
             merged = await self._merge(waiting)
             is_written = await self._append(store, merged)
             for each in waiting:
                 each.written.set_result(is_written and each.turn.id in merged)
+            failed = [(each.owner, each.turn.id) for each in waiting if not each.written.result()]
+            self._unwritten.update(dict.fromkeys(failed))
+            while len(self._unwritten) > self.limits.max_answers:
+                del self._unwritten[next(iter(self._unwritten))]
+            if not failed:
+                self._wait_again()
+
+    def _wait_again(self) -> None:
+        """Let turns wait that the store did not take, because it works again."""
+        for owner, id in [*self._unwritten][:MOST_AT_ONCE]:
+            del self._unwritten[owner, id]
+            turn = self._memory.find(owner, id)
+            if turn is not None:
+                # Meanwhile other callers may have got a turn with this id, so it is not fresh.
+                self._wait(owner, turn, fresh=False)
+
+    def _wait(self, owner: str, turn: KeptTurn, *, fresh: bool) -> None:
+        written = asyncio.get_running_loop().create_future()
+        self._waiting.append(_WaitingTurn(owner, turn, fresh, written))
+        self._write_soon()
 
     async def _append(self, store: Store, merged: dict[str, _TurnsByCaller]) -> bool:
         """Write turns by their ids; return whether the store has them."""
         if not merged:
             return False  # a write of nothing would look like a store that can write again
+        puts = [self._put(id, turns) for id, turns in merged.items()]
+        changes = self._changes
         try:
-            await store.append([self._put(id, turns) for id, turns in merged.items()])
+            await store.append(puts)
         except StoreError as error:
             self._note(error)
             return False
+        for id, put in zip(merged, puts, strict=True):
+            self._note_entry(id, put.entry.id, changes)
         return True
 
     async def _merge(self, waiting: Sequence[_WaitingTurn]) -> dict[str, _TurnsByCaller]:
@@ -383,14 +431,19 @@ class Conversations:
         An id is left out if the store fails to say which turns it has: the new turn alone would
         replace the turns of other callers.
         """
-        merged: dict[str, _TurnsByCaller | None] = {}
+        merged: dict[str, _TurnsByCaller] = {}
+        is_readable = True
         for owner, turn, fresh, _ in waiting:
-            if turn.id not in merged:
-                merged[turn.id] = {} if fresh else await self._load(turn.id)
-            turns = merged[turn.id]
-            if turns is not None:
-                turns[owner] = turn
-        return {id: turns for id, turns in merged.items() if turns is not None}
+            if turn.id not in merged and fresh:
+                merged[turn.id] = {}
+            elif turn.id not in merged and is_readable:  # each failure may take a timeout
+                stored = await self._load(turn.id)
+                is_readable = stored is not None
+                if stored is not None:
+                    merged[turn.id] = dict(stored.turns)
+            if turn.id in merged:
+                merged[turn.id][owner] = turn
+        return merged
 
     def _put(self, id: str, turns: _TurnsByCaller) -> Put:
         turn = next(reversed(turns.values()))
@@ -410,95 +463,15 @@ class Conversations:
         self.observer.notify(StageFailed.of("conversations", error))
 
 
-@dataclass
-class _CallersTurns:
-    """The turns of one caller in memory."""
+class _StoredTurns(NamedTuple):
+    """The turns with one id in the store."""
 
-    turns: OrderedDict[str, KeptTurn] = field(default_factory=OrderedDict)
-    """By id, the oldest first."""
-    by_item: dict[str, str] = field(default_factory=dict)
-    """For the id of each output item, the id of its answer."""
-    size: int = 0
+    entry: str
+    """The id of their entry."""
+    turns: _TurnsByCaller
 
 
-class _TurnMemory:
-    """The turns in memory, by caller and id, within bounds.
-
-    If a caller exceeds its share, its oldest turn is dropped. If all callers together exceed the
-    bounds, the caller that was silent longest loses its oldest turn.
-    """
-
-    def __init__(self, limits: ConversationSettings) -> None:
-        self._limits = limits
-        self.callers_answers = max(1, limits.max_answers // CALLERS_SHARE)
-        """The most answers of one caller."""
-        self.callers_bytes = max(1, limits.max_bytes // CALLERS_SHARE)
-        """The most bytes of the answers of one caller."""
-        self._callers: OrderedDict[str, _CallersTurns] = OrderedDict()
-        """By caller; the caller that was active last is the last one."""
-        self._holders: dict[str, frozenset[str]] = {}
-        """For each id of an answer or an item, the callers that have it."""
-        self._count = 0
-        self._size = 0
-
-    def find(self, owner: str, id: str) -> KeptTurn | None:
-        """Return a caller's turn."""
-        kept = self._callers.get(owner)
-        return None if kept is None else kept.turns.get(id)
-
-    def find_by_item(self, owner: str, id: str) -> KeptTurn | None:
-        """Return a caller's turn by the id of one of its output items."""
-        kept = self._callers.get(owner)
-        return None if kept is None else kept.turns.get(kept.by_item.get(id, ""))
-
-    def holders(self, id: str) -> frozenset[str]:
-        """Return the callers that have an answer or an item with this id."""
-        return self._holders.get(id, frozenset())
-
-    def put(self, owner: str, turn: KeptTurn) -> None:
-        """Keep a turn, unless it alone exceeds the caller's share."""
-        if turn.size > self.callers_bytes:
-            return
-        known = self._callers.get(owner)
-        if known is not None and turn.id in known.turns:
-            self._drop(owner, known, turn.id)
-        kept = self._callers.setdefault(owner, _CallersTurns())
-        self._callers.move_to_end(owner)
-        self._add(owner, kept, turn)
-        while len(kept.turns) > self.callers_answers or kept.size > self.callers_bytes:
-            self._drop_oldest(owner, kept)
-        while self._count > self._limits.max_answers or self._size > self._limits.max_bytes:
-            self._drop_oldest(*next(iter(self._callers.items())))
-
-    def _add(self, owner: str, kept: _CallersTurns, turn: KeptTurn) -> None:
-        kept.turns[turn.id] = turn
-        kept.by_item.update(dict.fromkeys(turn.items, turn.id))
-        self._count += 1
-        self._size += turn.size
-        kept.size += turn.size
-        alone = frozenset((owner,))  # one object for all ids of the turn saves memory
-        for id in (turn.id, *turn.items):
-            holders = self._holders.setdefault(id, alone)
-            if holders is not alone:
-                self._holders[id] = holders | alone
-
-    def _drop_oldest(self, owner: str, kept: _CallersTurns) -> None:
-        self._drop(owner, kept, next(iter(kept.turns)))
-
-    def _drop(self, owner: str, kept: _CallersTurns, id: str) -> None:
-        turn = kept.turns.pop(id)
-        self._count -= 1
-        self._size -= turn.size
-        kept.size -= turn.size
-        # Items of equal answers may have the same ids. The items of the newer answer stay.
-        gone = [id, *(each for each in turn.items if kept.by_item.get(each) == id)]
-        for each in gone:
-            kept.by_item.pop(each, None)
-            holders = self._holders.pop(each, frozenset()) - {owner}
-            if holders:
-                self._holders[each] = holders
-        if not kept.turns:
-            self._callers.pop(owner, None)
+_NOT_STORED = _StoredTurns("", {})
 
 
 class _NamedTurns(NamedTuple):

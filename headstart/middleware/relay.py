@@ -62,7 +62,7 @@ from headstart.middleware.body import (
     refusing,
     watch,
 )
-from headstart.middleware.conversations import Conversations, KeptTurn, refuse_compressed
+from headstart.middleware.conversations import Conversations, refuse_compressed
 from headstart.middleware.endpoints import (
     DEPLOYMENT,
     has_dot_segment,
@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
     from headstart.middleware.identity import AccessControl
+    from headstart.middleware.kept_turns import KeptTurn
     from headstart.middleware.respond import HeaderList
     from headstart.reply import Reply
     from headstart.settings import ServerSettings

@@ -13,16 +13,20 @@ import openai
 import pytest
 
 from headstart.config.loading import load_settings
+from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
+from headstart.middleware.conversations import TAG
 from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
 from headstart.observe import Served
+from headstart.types import Delete
 from support.fakes import Recorder
 from support.leaks import requests_leave_memory
 from support.responses_provider import ResponsesProvider
 from support.serving import serving
 from support.simulated import simulated
+from support.stores import Clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -451,6 +455,60 @@ async def test_held_answers_are_retrieved_listed_and_deleted() -> None:
         held = [(row.endpoint, row.status) for row in rows if row.reason == "held"]
         assert held == [("/v1/responses", status) for status in (200, 200, 200, 200, 400, 200, 404)]
     assert [path for path in provider.paths if path[0] != "POST"] == []
+
+
+@contextlib.asynccontextmanager
+async def open_store(folder: Path) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(folder / "kept.db", clock=Clock())
+    await store.open()
+    async with contextlib.aclosing(store):
+        yield store
+
+
+async def stored_answers(folder: Path, count: int) -> tuple[str, ...]:
+    """Wait until the store has this many kept answers, and return the ids of their entries."""
+    async with open_store(folder) as store, asyncio.timeout(10):
+        while True:
+            entries = [entry async for some in store.entries() for entry in some]
+            ids = tuple(entry.id for entry in entries if TAG in entry.tags)
+            if len(ids) == count:
+                return ids
+            await asyncio.sleep(0.05)
+
+
+async def eventually_not_found(gate: Chained, id: str) -> None:
+    responses = gate.client().responses
+    async with asyncio.timeout(10):
+        with contextlib.suppress(openai.NotFoundError):
+            while (await responses.retrieve(id)).id:
+                await asyncio.sleep(0.05)
+
+
+async def test_a_delete_reaches_the_other_processes_that_have_the_answer(tmp_path: Path) -> None:
+    options: Any = {"dialects": ["openai"], "cache__store": f"sqlite:///{tmp_path}/kept.db"}
+    async with chained(Simulator(), **options) as one, chained(Simulator(), **options) as two:
+        kept, deleted, again = [await one.ask(word) for word in "abc"]
+        await stored_answers(tmp_path, 3)
+        for turn in (kept, deleted, again):  # now both processes have them in memory
+            await two.client().responses.retrieve(turn.id)
+        await two.client().responses.delete(deleted.id)
+        await eventually_not_found(one, deleted.id)
+        await one.client().responses.delete(again.id)
+        await eventually_not_found(two, again.id)
+        for gate in (one, two):
+            assert (await gate.client().responses.retrieve(kept.id)).id == kept.id
+            with pytest.raises(openai.BadRequestError):
+                await gate.ask("d", deleted.id)
+
+
+async def test_an_operator_deletes_answers_that_are_in_memory(tmp_path: Path) -> None:
+    options: Any = {"dialects": ["openai"], "cache__store": f"sqlite:///{tmp_path}/kept.db"}
+    async with chained(Simulator(), **options) as gate:
+        first = await gate.ask("a")
+        ids = await stored_answers(tmp_path, 1)
+        async with open_store(tmp_path) as store:
+            await store.append([Delete(ids=ids)])
+        await eventually_not_found(gate, first.id)
 
 
 async def test_ids_that_we_do_not_hold_are_relayed() -> None:

@@ -18,10 +18,11 @@ from headstart.middleware.conversations import (
     MOST_UNREAD_BYTES,
     AnswerSource,
     Conversations,
-    KeptTurn,
 )
+from headstart.middleware.kept_turns import KeptTurn
 from headstart.observe import StageFailed
 from headstart.settings import ConversationSettings
+from headstart.types import Delete
 from support.fakes import FaultyStore, Recorder
 
 if TYPE_CHECKING:
@@ -434,3 +435,95 @@ async def test_many_answers_at_once_are_written_in_their_order(supervisor: Super
     other = Kept(supervisor, store)
     found = [await other.conversations.find("a", turn.id) for turn in turns]
     assert [each.deleted for each in found if each is not None] == [True, True] + [False] * 28
+
+
+async def test_turns_that_the_store_refused_are_written_when_it_works_again(
+    supervisor: Supervisor,
+) -> None:
+    store = SwitchedStore(clock=lambda: 1000.0)
+    kept = Kept(supervisor, store, max_answers=40)
+    store.is_writable = False
+    turns = [kept.keep("a", f"r{number}") for number in range(12)]  # memory has room for ten
+    await kept.conversations.aclose()
+    assert not await Kept(supervisor, store).has("a", "r11")
+    store.is_writable = True
+    kept.keep("b", "last")
+    await kept.conversations.aclose()
+    other = Kept(supervisor, store)
+    found = [await other.conversations.find("a", turn.id) for turn in turns]
+    assert found == [None, None, *turns[2:]]
+
+
+async def test_turns_are_written_when_the_log_of_the_store_is_read_again(
+    supervisor: Supervisor,
+) -> None:
+    store = SwitchedStore(clock=lambda: 1000.0)
+    kept = Kept(supervisor, store)
+    store.is_writable = False
+    turn = kept.keep("a", "r1")
+    await kept.conversations.aclose()
+    store.is_writable = True
+    kept.conversations.reread(None)
+    await kept.conversations.aclose()
+    assert await kept.conversations.find("a", "r1") == turn
+    assert await Kept(supervisor, store).conversations.find("a", "r1") == turn
+
+
+async def test_an_answer_that_comes_during_a_write_is_written_after_it(
+    supervisor: Supervisor,
+) -> None:
+    class SlowStore(MemoryStore):
+        async def append(self, records: Any) -> str:
+            await asyncio.sleep(1.0)
+            return await super().append(records)
+
+    store = SlowStore(clock=lambda: 1000.0)
+    kept = Kept(supervisor, store)
+    await kept.send("a", "r1")
+    await asyncio.sleep(0.5)
+    await kept.send("a", "r2")
+    await kept.conversations.aclose()
+    assert await Kept(supervisor, store).has("a", "r2")
+
+
+async def test_a_turn_in_memory_is_marked_as_used_in_the_store(supervisor: Supervisor) -> None:
+    store, used = memory(), set[str]()
+    kept = Kept(supervisor, store)
+    kept.conversations.touch = used.update
+    kept.keep("a", "r1")
+    assert await kept.has("a", "r1")
+    assert not used
+    await kept.conversations.aclose()
+    assert await kept.has("a", "r1")
+    entries = [entry.id async for some in store.entries() for entry in some]
+    assert used == set(entries)
+
+
+async def test_a_turn_that_waits_to_be_written_is_newer_than_the_stores(
+    supervisor: Supervisor,
+) -> None:
+    store = SwitchedStore(clock=lambda: 1000.0)
+    kept = Kept(supervisor, store)
+    turn = kept.keep("a", "r1")
+    await kept.conversations.aclose()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(kept.conversations.delete("a", turn))
+        await asyncio.sleep(0)
+        kept.conversations.reread(None)
+    found = await kept.conversations.find("a", "r1")
+    assert found is not None
+    assert found.deleted
+
+
+async def test_memory_drops_what_the_store_has_dropped(supervisor: Supervisor) -> None:
+    store = memory()
+    kept = Kept(supervisor, store)
+    kept.keep("a", "r1")
+    kept.keep("b", "r2")
+    await kept.conversations.aclose()
+    entries = [entry.id async for some in store.entries() for entry in some]
+    await store.append([Delete(ids=(entries[0],))])
+    kept.conversations.reread(entries)
+    await supervisor.ended()
+    assert [await kept.has("a", "r1"), await kept.has("b", "r2")] == [False, True]
+    assert kept.conversations._memory.ids_of(entries) == ["r2"]
