@@ -221,9 +221,9 @@ def output_items(completion: Completion, seed: str) -> list[dict[str, Any]]:
 
 
 def seed_of(completion: Completion) -> str:
-    """Return a text that is the same for equal answers, for the ids of their items."""
+    """Return a text that is the same for equal answers, for the ids of their items (``is_own``)."""
     told = msgspec.json.encode((completion.choices[0].parts, completion.created))
-    return blake2b(told, digest_size=16).hexdigest()
+    return "hs" + blake2b(told, digest_size=16).hexdigest()
 
 
 def _frames(completion: Completion) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ are stored here, they can be written out, as if the client had sent the whole co
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 OWN = "resp_hs"
 """The beginning of the ids that we give to answers. No provider gives such an id."""
+_OWN_ITEM = re.compile("[a-z]+_hs[0-9a-f]{32,}")
+"""The ids that we give to items: of answers that no provider stored, and of listed input."""
 REFERENCE = "item_reference"
 _PREVIOUS = "previous_response_id"
 _PORTABLE = words_of(
@@ -97,6 +100,11 @@ _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def own_id(seed: str) -> str:
     """Return an id of ours, the same for equal seeds."""
     return OWN + blake2b(seed.encode(), digest_size=16).hexdigest()
+
+
+def is_own(id: str) -> bool:
+    """Tell whether we gave this id to an answer or an item."""
+    return id.startswith(OWN) or _OWN_ITEM.fullmatch(id) is not None
 
 
 def may_refer(body: bytes) -> bool:

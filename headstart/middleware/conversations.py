@@ -18,9 +18,10 @@ The steps of a request:
    upstream gets this body, or the one with the ids because it has stored the conversation itself.
 3. ``Chain.keeping`` copies the answer while it is sent to the client. It is parsed later, many
    answers together (``keep_unread``), because that is faster.
-4. ``keep`` puts the turn into memory (``TurnMemory``, within bounds), and a moment later into the
-   durable store, for other processes and after a restart. What the store did not take is written
-   again when it works, if memory still has it.
+4. ``keep`` puts the turn into memory (``TurnMemory``, within bounds), and soon afterwards into the
+   durable store, for other processes and after a restart. For each item with an id of ours, the
+   store also gets a *pointer*: an entry with the id of the item's answer. What the store did not
+   take is written again when it works, if memory still has it.
 5. ``reread`` follows the store: a turn that it has no longer, or that another process has deleted,
    leaves this memory, too.
 
@@ -37,9 +38,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headstart.dialects.responses_chains import (
-    OWN,
     StreamTail,
     as_array,
+    is_own,
     item_ids,
     portable,
     read_answer,
@@ -71,8 +72,11 @@ MOST_UNREAD = 64
 MOST_UNREAD_BYTES = 1024 * 1024
 """The most bytes of these answers and their requests. To parse many together takes a third of the
 time of parsing each alone."""
-WRITE_AFTER_S = 0.05
-"""Seconds after which all new answers are written to the store together."""
+WRITE_EVERY_S = 0.05
+"""Seconds between two writes to the store. All answers that came meanwhile are written together."""
+WAITS_S = (WRITE_EVERY_S, 2 * WRITE_EVERY_S)
+"""The waits, in seconds, before an id of ours counts as unknown: another process may have sent the
+answer a moment ago, and not have written it yet."""
 MOST_AT_ONCE = 256
 """The most turns that are written again together, after the store had failed."""
 
@@ -118,6 +122,8 @@ class Conversations:
     _waiting: list[_WaitingTurn] = field(default_factory=list)
     """Turns that the store does not have yet."""
     _writer: asyncio.Task[None] | None = None
+    _next_write: float = 0.0
+    """The earliest time of the next write, by the clock of the event loop."""
     _unwritten: dict[tuple[str, str], None] = field(default_factory=dict)
     """The callers and ids of turns in memory that the store did not take."""
     _to_reread: dict[str, None] = field(default_factory=dict)
@@ -146,12 +152,7 @@ class Conversations:
         if turn is not None:
             self.touch(self._memory.entries_of(id))
         elif self.store is not None:
-            changes = self._changes
-            stored = await self._load(id) or _NOT_STORED
-            turn = stored.turns.get(owner)
-            if turn is not None:
-                self._memory.put(owner, turn)
-                self._note_entry(id, stored.entry, changes)
+            turn = await self._load_turn(owner, id)
         return turn if turn is not None and self._lives(turn) else None
 
     def holds(self, owner: str, id: str) -> bool:
@@ -175,14 +176,14 @@ class Conversations:
         """
         if self._others_have(owner, id):
             return False
-        is_ours = id.startswith(OWN)
+        is_ours = is_own(id)
         if self.store is not None:
             stored = await self._load(id)
             if stored is not None:
                 return not is_ours and stored.turns.keys() <= {owner}
             if self.one_account or is_ours:
                 raise AnswersUnavailable(
-                    f"whose answer '{id}' is cannot be told now: the store (cache.store) fails"
+                    f"'{id}' cannot be looked up now: the store (cache.store) fails"
                 )
         return not is_ours
 
@@ -190,16 +191,23 @@ class Conversations:
         self._parse_unread()
         return not self._memory.holders(id) <= {owner}
 
-    def find_item(self, owner: str, id: str) -> tuple[KeptTurn, msgspec.Raw] | None:
-        """Return an output item by its id, and its turn. Only memory knows ids of items."""
+    async def find_item(self, owner: str, id: str) -> tuple[KeptTurn, msgspec.Raw] | None:
+        """Return an output item by its id, and its turn.
+
+        The store knows only ids of ours; the provider's own are known in memory alone. Raises
+        AnswersUnavailable if the store fails and may have the item.
+        """
         self._parse_unread()
         turn = self._memory.find_by_item(owner, id)
+        if turn is not None:
+            self.touch(self._memory.entries_of(turn.id))
+        elif self.store is not None and is_own(id):
+            turn = await self._load_turn_of_item(owner, id)
         if turn is None or turn.deleted or not self._lives(turn):
             return None
         answer = read_answer(turn.response)
-        if answer is None:
-            return None
-        return turn, dict(zip(item_ids(answer), answer.output, strict=True))[id]
+        items = {} if answer is None else dict(zip(item_ids(answer), answer.output, strict=True))
+        return (turn, items[id]) if id in items else None
 
     def keep(self, owner: str, turn: KeptTurn, *, fresh: bool = False) -> None:
         """Keep a turn, unless the caller has it already.
@@ -277,7 +285,7 @@ class Conversations:
         turns: list[KeptTurn] = []
         if asked.previous is not None:
             turns = await self._previous(owner, asked.previous) or []
-        named, whole = self._resolve(owner, asked, turns)
+        named, whole = await self._resolve(owner, asked, turns)
         if owner is None or (asked.previous is not None and not turns):
             return None  # the provider may know the id
         return Chain(self, body, asked if whole else None, named)
@@ -302,7 +310,7 @@ class Conversations:
             raise no_previous(id)
         return None
 
-    def _resolve(
+    async def _resolve(
         self, owner: str | None, asked: ChainedRequest, turns: list[KeptTurn]
     ) -> tuple[_NamedTurns, bool]:
         """Return the items of a request with those that it refers to.
@@ -315,12 +323,12 @@ class Conversations:
             if reference is None:
                 items.append((raw, None))
                 continue
-            found = None if owner is None else self.find_item(owner, reference)
+            found = None if owner is None else await self.find_item(owner, reference)
             if found is not None:
                 turn, item = found
                 items.append((item, turn))
                 continue
-            if self._others_have(owner, reference):
+            if is_own(reference) or self._others_have(owner, reference):
                 raise UnknownReference(
                     f"Item with id '{reference}' not found.", status=404, param="input"
                 )
@@ -329,6 +337,42 @@ class Conversations:
         return _NamedTurns(tuple(turns), tuple(items)), whole
 
     # --- the durable store ---
+
+    async def _load_turn(self, owner: str, id: str) -> KeptTurn | None:
+        """Return a caller's turn from the store, and keep it in memory."""
+        for wait_s in (0.0, *WAITS_S) if is_own(id) else (0.0,):
+            await asyncio.sleep(wait_s)
+            changes = self._changes
+            stored = await self._load(id)
+            turn = None if stored is None else stored.turns.get(owner)
+            if stored is None:
+                break
+            if turn is not None:
+                self._memory.put(owner, turn)
+                self._note_entry(id, stored.entry, changes)
+                return turn
+        return None
+
+    async def _load_turn_of_item(self, owner: str, item: str) -> KeptTurn | None:
+        """Return a caller's turn by the id of an item of ours. Raises AnswersUnavailable."""
+        assert self.store is not None
+        failed = AnswersUnavailable(
+            f"item '{item}' cannot be looked up now: the store (cache.store) fails"
+        )
+        for wait_s in (0.0, *WAITS_S):
+            await asyncio.sleep(wait_s)
+            try:
+                pointer = await self.store.find(_exact_pointer(owner, item))
+            except StoreError as error:
+                self._note(error)
+                raise failed from error
+            if pointer is not None and isinstance(pointer.answer, RawResponse):
+                id = pointer.answer.body.decode()
+                turn = await self.find(owner, id)
+                if turn is None and await self._load(id) is None:
+                    raise failed
+                return turn
+        return None
 
     async def _load(self, id: str) -> _StoredTurns | None:
         """Return the store's turns with an id; None: the store has failed."""
@@ -381,12 +425,14 @@ class Conversations:
 
     async def _write(self, store: Store) -> None:
         """Write the turns that wait, in their order, until none is left."""
-        await asyncio.sleep(WRITE_AFTER_S)
+        loop = asyncio.get_running_loop()
         while self._unread or self._waiting:
+            await asyncio.sleep(self._next_write - loop.time())
+            self._next_write = loop.time() + WRITE_EVERY_S
             self._parse_unread()
             waiting, self._waiting = self._waiting, []
             merged = await self._merge(waiting)
-            is_written = await self._append(store, merged)
+            is_written = await self._append(store, merged, waiting)
             for each in waiting:
                 each.written.set_result(is_written and each.turn.id in merged)
             failed = [(each.owner, each.turn.id) for each in waiting if not each.written.result()]
@@ -410,14 +456,23 @@ class Conversations:
         self._waiting.append(_WaitingTurn(owner, turn, fresh, written))
         self._write_soon()
 
-    async def _append(self, store: Store, merged: dict[str, _TurnsByCaller]) -> bool:
-        """Write turns by their ids; return whether the store has them."""
+    async def _append(
+        self, store: Store, merged: dict[str, _TurnsByCaller], waiting: Sequence[_WaitingTurn]
+    ) -> bool:
+        """Write turns by their ids, and pointers to them; return whether the store has them."""
         if not merged:
             return False  # a write of nothing would look like a store that can write again
         puts = [self._put(id, turns) for id, turns in merged.items()]
+        pointers = [
+            self._put_entry(_exact_pointer(owner, item), turn.id.encode(), turn)
+            for owner, turn, _, _ in waiting
+            if turn.id in merged
+            for item in turn.items
+            if is_own(item)
+        ]
         changes = self._changes
         try:
-            await store.append(puts)
+            await store.append([*puts, *pointers])
         except StoreError as error:
             self._note(error)
             return False
@@ -446,12 +501,14 @@ class Conversations:
         return merged
 
     def _put(self, id: str, turns: _TurnsByCaller) -> Put:
-        turn = next(reversed(turns.values()))
-        exact = _exact(id)
+        last = next(reversed(turns.values()))
+        return self._put_entry(_exact(id), msgspec.msgpack.encode(turns), last)
+
+    def _put_entry(self, exact: str, content: bytes, turn: KeptTurn) -> Put:
         entry = Entry(
             id=new_ulid(self.clock),
             key=CacheKey(scope="", partition=exact, exact=exact),
-            answer=RawResponse(headers=(), body=msgspec.msgpack.encode(turns)),
+            answer=RawResponse(headers=(), body=content),
             origin=Origin(model="", upstream=turn.upstream, ttft_s=0.0, total_s=0.0),
             created=turn.created,
             expires=turn.created + self.limits.ttl_s,
@@ -620,7 +677,7 @@ class Chain:
             return None
         items = asked.items if self.reads_later else [raw for raw, _ in self.named.items]
         # Some servers, such as Ollama, store nothing, whatever the request says.
-        stored = answer.store is not False and not answer.id.startswith(OWN)
+        stored = answer.store is not False and not is_own(answer.id)
         return KeptTurn(
             id=answer.id,
             previous=asked.previous,
@@ -684,3 +741,7 @@ def no_previous(id: str) -> UnknownReference:
 
 def _exact(id: str) -> str:
     return sha256(b"headstart conversation\0" + id.encode()).hexdigest()
+
+
+def _exact_pointer(owner: str, item: str) -> str:
+    return sha256(f"headstart item\0{owner}\0{item}".encode()).hexdigest()

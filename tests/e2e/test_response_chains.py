@@ -407,12 +407,7 @@ async def test_references_to_items_are_resolved(dialect: str, stream: bool) -> N
 
         async def turns() -> list[Any]:
             first = await gate.ask([{"role": "user", "content": "a"}], stream=stream)
-            referring: Any = [
-                {"role": "user", "content": "a"},
-                {"type": "item_reference", "id": first.output[0].id},
-                {"role": "user", "content": "b"},
-            ]
-            return [first, await gate.ask(referring, stream=stream)]
+            return [first, await gate.ask(referring(first), stream=stream)]
 
         once, again = await turns(), await turns()
     assert gate.outcomes == ["miss", "miss", "exact", "exact"]
@@ -421,12 +416,55 @@ async def test_references_to_items_are_resolved(dialect: str, stream: bool) -> N
         assert once[1].output_text == "said 3: b"
 
 
-async def test_a_reference_that_we_do_not_know_goes_up() -> None:
+def referring(first: Any) -> list[dict[str, Any]]:
+    """Return the input of the turn after ``first``, as the Vercel AI SDK sends it."""
+    return [
+        {"role": "user", "content": "a"},
+        {"type": "item_reference", "id": first.output[0].id},
+        {"role": "user", "content": "b"},
+    ]
+
+
+async def test_a_reference_that_we_do_not_know_goes_up_if_it_may_be_the_providers() -> None:
     provider = ResponsesProvider()
     async with chained(provider) as gate:
         with pytest.raises(openai.NotFoundError):
             await gate.ask([{"type": "item_reference", "id": "msg_" + "0" * 48}])
+        assert len(provider.asked) == 1
+        with pytest.raises(openai.NotFoundError, match="Item with id"):
+            await gate.ask([{"type": "item_reference", "id": "msg_hs" + "0" * 34}])
     assert len(provider.asked) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_right_after_an_answer_may_reach_another_process(
+    tmp_path: Path, stream: bool
+) -> None:
+    """As with a balancer, or with several workers and an SDK that opens connections."""
+    options: Any = {"dialects": ["openai"], "cache__store": f"sqlite:///{tmp_path}/kept.db"}
+    async with chained(Simulator(), **options) as one, chained(Simulator(), **options) as two:
+        turns: list[Any] = []
+        for number in range(12):
+            gate = (one, two)[number % 2]
+            previous = turns[-1].id if turns else None
+            turns.append(await gate.ask(f"turn {number}", previous, stream=stream))
+            first = await gate.ask([{"role": "user", "content": f"{number}"}], stream=stream)
+            await (two, one)[number % 2].ask(referring(first))
+
+
+async def test_references_to_items_are_resolved_after_a_restart(tmp_path: Path) -> None:
+    options: Any = {"dialects": ["openai"], "cache__store": f"sqlite:///{tmp_path}/kept.db"}
+    async with simulated(Simulator()) as provider:
+        async with chained(provider, **options) as gate:
+            first = await gate.ask([{"role": "user", "content": "a"}])
+            second = await gate.ask(referring(first))
+        async with chained(provider, **options) as gate:
+            assert (await gate.ask(referring(first))).output_text == second.output_text
+            hit = await gate.ask([{"role": "user", "content": "a"}])
+        async with chained(provider, **options) as later:
+            assert (await later.ask(referring(hit))).output_text == second.output_text
+    assert gate.outcomes == ["exact", "exact"]
+    assert later.outcomes == ["exact"]
 
 
 async def test_held_answers_are_retrieved_listed_and_deleted() -> None:
@@ -466,12 +504,15 @@ async def open_store(folder: Path) -> AsyncIterator[SQLiteStore]:
 
 
 async def stored_answers(folder: Path, count: int) -> tuple[str, ...]:
-    """Wait until the store has this many kept answers, and return the ids of their entries."""
+    """Wait until the store has this many kept answers, and return the ids of their entries.
+
+    Each answer has two entries: of the answer, and of its one item.
+    """
     async with open_store(folder) as store, asyncio.timeout(10):
         while True:
             entries = [entry async for some in store.entries() for entry in some]
             ids = tuple(entry.id for entry in entries if TAG in entry.tags)
-            if len(ids) == count:
+            if len(ids) == 2 * count:
                 return ids
             await asyncio.sleep(0.05)
 

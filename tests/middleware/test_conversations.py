@@ -112,6 +112,11 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 EVENTS = b"text/event-stream"
 
 
+def response_with(item: str) -> bytes:
+    said = {"id": item, "type": "message", "role": "assistant", "content": "hello"}
+    return json.dumps({"id": "r1", "status": "completed", "output": [said]}).encode()
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_is_there_as_soon_as_it_was_sent(
     supervisor: Supervisor, stream: bool
@@ -122,7 +127,7 @@ async def test_an_answer_is_there_as_soon_as_it_was_sent(
     assert turn is not None
     assert turn.own
     assert json.loads(turn.input) == [{"role": "user", "content": "about resp_1"}]
-    assert kept.conversations.find_item("a", "msg_resp_1") is not None
+    assert await kept.conversations.find_item("a", "msg_resp_1") is not None
     await kept.send("a", "resp_2", stream=stream)
     assert kept.conversations.holds("a", "resp_2")
     await kept.send("a", "resp_3", stream=stream)
@@ -409,6 +414,61 @@ async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -
     theirs = await third.conversations.find("b", "r1")
     assert theirs is not None
     assert not theirs.deleted
+
+
+OWN_ITEM = "msg_hs" + "0" * 34
+
+
+async def test_another_process_finds_the_items_with_ids_of_ours(supervisor: Supervisor) -> None:
+    store = memory()
+    one = Kept(supervisor, store)
+    turn = one.keep("a", "r1", items=(OWN_ITEM, "msg_theirs"), response=response_with(OWN_ITEM))
+    await one.conversations.aclose()
+    other = Kept(supervisor, store)
+    found = await other.conversations.find_item("a", OWN_ITEM)
+    assert found is not None
+    assert found[0] == turn
+    assert json.loads(bytes(found[1]))["id"] == OWN_ITEM
+    assert await Kept(supervisor, store).conversations.find_item("b", OWN_ITEM) is None
+    await one.conversations.delete("a", turn)
+    assert await Kept(supervisor, store).conversations.find_item("a", OWN_ITEM) is None
+
+
+async def test_an_item_is_not_called_unknown_while_the_store_fails(supervisor: Supervisor) -> None:
+    store = FaultyStore()
+    store.failing.add("find")
+    kept = Kept(supervisor, store)
+    asked = json.dumps({"input": [{"type": "item_reference", "id": OWN_ITEM}]}).encode()
+    with pytest.raises(AnswersUnavailable, match="cannot be looked up now"):
+        await kept.conversations.open("a", asked)
+    store.failing.clear()
+    with pytest.raises(UnknownReference):
+        await kept.conversations.open("a", asked)
+
+
+async def test_an_id_of_ours_may_be_written_a_moment_after_it_is_named(
+    supervisor: Supervisor,
+) -> None:
+    store = memory()
+    one, other = Kept(supervisor, store), Kept(supervisor, store)
+    id = OWN + "1" * 32
+    one.keep("a", "r1")
+    await one.conversations.aclose()
+    turn = one.keep("a", id, items=(OWN_ITEM,), response=response_with(OWN_ITEM))
+    assert await other.conversations.find("a", id) == turn
+    another = Kept(supervisor, store)
+    assert await another.conversations.find_item("a", OWN_ITEM) is not None
+
+
+async def test_an_answer_after_a_pause_is_written_at_once(supervisor: Supervisor) -> None:
+    store = memory()
+    kept, loop = Kept(supervisor, store), asyncio.get_running_loop()
+    for _ in range(3):
+        began = loop.time()
+        await kept.send("a", "r1")
+        await kept.conversations.aclose()
+        assert loop.time() - began < 0.001
+        await asyncio.sleep(1.0)
 
 
 async def test_a_lifetime_ends_in_memory_and_in_the_store(supervisor: Supervisor) -> None:
