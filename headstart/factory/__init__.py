@@ -279,7 +279,10 @@ class EngineBuilder:
         self, exchange: Callable[[Store], CallExchange] | None
     ) -> tuple[Engine, _Services]:
         """Return the engine and the services. Raises ConfigError."""
-        conversations = None if self.providers is None else self._open_conversations()
+        conversations = None
+        if self.providers is not None:
+            shared = exchange is not None or isinstance(self.build.store, SharedStore)
+            conversations = self._open_conversations(shared=shared)
         calls = Supervisor()
         engine = self._make_engine(
             await self.build.store.secret(),
@@ -393,7 +396,7 @@ class EngineBuilder:
             keyed=self._sharing.binds,
         )
 
-    def _open_conversations(self) -> Conversations | None:
+    def _open_conversations(self, *, shared: bool) -> Conversations | None:
         """Return the answers that later requests may name by their ids; None: they are not kept."""
         limits = self._settings.server.conversations
         if not limits.enabled:
@@ -408,6 +411,7 @@ class EngineBuilder:
             observer=self._observers,
             touch=(lambda _: None) if cache is None else cache.touch,
             one_account=bool(self._sharing.own_keys),
+            shared=shared,
             values=self._values,
         )
         if cache is not None and not in_memory:

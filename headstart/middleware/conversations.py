@@ -19,9 +19,9 @@ The steps of a request:
 3. ``Chain.keeping`` copies the answer while it is sent to the client. It is parsed later, many
    answers together (``keep_unread``), because that is faster.
 4. ``keep`` puts the turn into memory (``TurnMemory``, within bounds), and soon afterwards into the
-   durable store, for other processes and after a restart. For each item with an id of ours, the
-   store also gets a *pointer*: an entry with the id of the item's answer. What the store did not
-   take is written again when it works, if memory still has it.
+   durable store, for other processes and after a restart. For items of the turn, the store also
+   gets *pointers*: each is an empty turn with the id of the item, which names the answer. What the
+   store did not take is written again when it works, if memory still has it.
 5. ``reread`` follows the store: a turn that it has no longer, or that another process has deleted,
    leaves this memory, too.
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from headstart.dialects.responses_chains import ChainedRequest
+    from headstart.errors import HeadstartError
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
     from headstart.settings import ConversationSettings
@@ -102,8 +103,8 @@ class Conversations:
 
     ``store`` is None if nothing is kept durably. ``touch`` tells it which of its entries are used,
     so that it evicts others first. ``one_account``: a provider gets the calls of all
-    callers with one key, so it would show a caller the answers of others. ``values`` bounds the
-    bodies that are read.
+    callers with one key, so it would show a caller the answers of others. ``shared``: other
+    processes use the store at the same time. ``values`` bounds the bodies that are read.
     """
 
     limits: ConversationSettings
@@ -114,6 +115,7 @@ class Conversations:
     observer: Observer
     touch: Callable[[Iterable[str]], None] = lambda _: None
     one_account: bool = False
+    shared: bool = False
     values: ValueLimit = ANY_VALUES
     _memory: TurnMemory = field(init=False)
     _unread: list[_Unread] = field(default_factory=list)
@@ -152,7 +154,14 @@ class Conversations:
         if turn is not None:
             self.touch(self._memory.entries_of(id))
         elif self.store is not None:
-            turn = await self._load_turn(owner, id)
+            changes = self._changes
+            stored = await self._load_soon(owner, id) or _NOT_STORED
+            turn = stored.turns.get(owner)
+            if turn is not None and turn.is_pointer:
+                return None
+            if turn is not None:
+                self._memory.put(owner, turn)
+                self._note_entry(id, stored.entry, changes)
         return turn if turn is not None and self._lives(turn) else None
 
     def holds(self, owner: str, id: str) -> bool:
@@ -191,20 +200,13 @@ class Conversations:
         self._parse_unread()
         return not self._memory.holders(id) <= {owner}
 
-    async def find_item(self, owner: str, id: str) -> tuple[KeptTurn, msgspec.Raw] | None:
-        """Return an output item by its id, and its turn.
-
-        The store knows only ids of ours; the provider's own are known in memory alone. Raises
-        AnswersUnavailable if the store fails and may have the item.
-        """
+    def find_item(self, owner: str, id: str) -> tuple[KeptTurn, msgspec.Raw] | None:
+        """Return an output item by its id, and its turn, from memory."""
         self._parse_unread()
         turn = self._memory.find_by_item(owner, id)
-        if turn is not None:
-            self.touch(self._memory.entries_of(turn.id))
-        elif self.store is not None and is_own(id):
-            turn = await self._load_turn_of_item(owner, id)
         if turn is None or turn.deleted or not self._lives(turn):
             return None
+        self.touch((*self._memory.entries_of(turn.id), *self._memory.entries_of(id)))
         answer = read_answer(turn.response)
         items = {} if answer is None else dict(zip(item_ids(answer), answer.output, strict=True))
         return (turn, items[id]) if id in items else None
@@ -317,62 +319,84 @@ class Conversations:
 
         False: some references stay, because the provider may know them.
         """
+        await self._fetch_items(owner, filter(None, asked.references))
         items: list[tuple[msgspec.Raw, KeptTurn | None]] = []
         whole = True
         for raw, reference in zip(asked.items, asked.references, strict=True):
             if reference is None:
                 items.append((raw, None))
                 continue
-            found = None if owner is None else await self.find_item(owner, reference)
+            found = None if owner is None else self.find_item(owner, reference)
             if found is not None:
                 turn, item = found
                 items.append((item, turn))
                 continue
             if is_own(reference) or self._others_have(owner, reference):
-                raise UnknownReference(
-                    f"Item with id '{reference}' not found.", status=404, param="input"
-                )
+                raise _no_item(reference)
             items.append((raw, None))
             whole = False
         return _NamedTurns(tuple(turns), tuple(items)), whole
 
     # --- the durable store ---
 
-    async def _load_turn(self, owner: str, id: str) -> KeptTurn | None:
-        """Return a caller's turn from the store, and keep it in memory."""
-        for wait_s in (0.0, *WAITS_S) if is_own(id) else (0.0,):
-            await asyncio.sleep(wait_s)
-            changes = self._changes
-            stored = await self._load(id)
-            turn = None if stored is None else stored.turns.get(owner)
-            if stored is None:
-                break
-            if turn is not None:
-                self._memory.put(owner, turn)
-                self._note_entry(id, stored.entry, changes)
-                return turn
+    async def _fetch_items(self, owner: str | None, ids: Iterable[str]) -> None:
+        """Bring the turns with these items from the store into memory.
+
+        Raises UnknownReference and AnswersUnavailable.
+        """
+        if self.store is None:
+            return
+        self._parse_unread()
+        missing = {
+            id
+            for id in ids
+            if self._is_pointed_to(id)
+            and (owner is None or self._memory.find_by_item(owner, id) is None)
+        }
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._fetch_item(owner, id)) for id in missing]
+        for task in tasks:
+            error = task.result()
+            if error is not None:
+                raise error
+
+    async def _fetch_item(self, owner: str | None, id: str) -> HeadstartError | None:
+        """Bring the turn with an item into memory. Return the error if the caller may not have it.
+
+        Without an error, the item is in memory, or perhaps the provider has it.
+        """
+        unavailable = AnswersUnavailable(
+            f"item '{id}' cannot be looked up now: the store (cache.store) fails"
+        )
+        stored = await self._load_soon(owner, id)
+        if stored is None:
+            return unavailable if is_own(id) or self.one_account else None
+        pointer = None if owner is None else stored.turns.get(owner)
+        if owner is None or pointer is None or pointer.previous is None:
+            return _no_item(id) if is_own(id) or stored.turns else None
+        answer = pointer.previous
+        if await self.find(owner, answer) is None and await self._load(answer) is None:
+            return unavailable
+        self._memory.note_entry(id, stored.entry)
         return None
 
-    async def _load_turn_of_item(self, owner: str, item: str) -> KeptTurn | None:
-        """Return a caller's turn by the id of an item of ours. Raises AnswersUnavailable."""
-        assert self.store is not None
-        failed = AnswersUnavailable(
-            f"item '{item}' cannot be looked up now: the store (cache.store) fails"
-        )
-        for wait_s in (0.0, *WAITS_S):
+    def _is_pointed_to(self, id: str) -> bool:
+        """Tell whether the store gets pointers to items with such ids.
+
+        A single process does without those of the provider's items: it rarely needs them, and
+        to write one takes 75 us of CPU.
+        """
+        return self.shared or is_own(id)
+
+    async def _load_soon(self, owner: str | None, id: str) -> _StoredTurns | None:
+        """Load a caller's turn. If it may be written soon, wait for it a moment."""
+        stored = await self._load(id)
+        for wait_s in WAITS_S if is_own(id) else ():
+            if stored is None or owner in stored.turns:
+                break
             await asyncio.sleep(wait_s)
-            try:
-                pointer = await self.store.find(_exact_pointer(owner, item))
-            except StoreError as error:
-                self._note(error)
-                raise failed from error
-            if pointer is not None and isinstance(pointer.answer, RawResponse):
-                id = pointer.answer.body.decode()
-                turn = await self.find(owner, id)
-                if turn is None and await self._load(id) is None:
-                    raise failed
-                return turn
-        return None
+            stored = await self._load(id)
+        return stored
 
     async def _load(self, id: str) -> _StoredTurns | None:
         """Return the store's turns with an id; None: the store has failed."""
@@ -421,7 +445,8 @@ class Conversations:
                     self._memory.drop(owner, id)
                 elif known is not None and known.order < turn.order:  # else it waits to be written
                     self._memory.put(owner, turn)
-            self._note_entry(id, stored.entry, changes)
+            if stored.turns:
+                self._note_entry(id, stored.entry, changes)
 
     async def _write(self, store: Store) -> None:
         """Write the turns that wait, in their order, until none is left."""
@@ -432,11 +457,12 @@ class Conversations:
             self._parse_unread()
             waiting, self._waiting = self._waiting, []
             merged = await self._merge(waiting)
-            is_written = await self._append(store, merged, waiting)
+            is_written = await self._append(store, merged)
             for each in waiting:
                 each.written.set_result(is_written and each.turn.id in merged)
-            failed = [(each.owner, each.turn.id) for each in waiting if not each.written.result()]
-            self._unwritten.update(dict.fromkeys(failed))
+            failed = [each for each in waiting if not each.written.result()]
+            turns = [(each.owner, each.turn.id) for each in failed if not each.turn.is_pointer]
+            self._unwritten.update(dict.fromkeys(turns))
             while len(self._unwritten) > self.limits.max_answers:
                 del self._unwritten[next(iter(self._unwritten))]
             if not failed:
@@ -452,27 +478,19 @@ class Conversations:
                 self._wait(owner, turn, fresh=False)
 
     def _wait(self, owner: str, turn: KeptTurn, *, fresh: bool) -> None:
-        written = asyncio.get_running_loop().create_future()
-        self._waiting.append(_WaitingTurn(owner, turn, fresh, written))
+        future = asyncio.get_running_loop().create_future
+        pointers = [_pointer(item, turn) for item in turn.items if self._is_pointed_to(item)]
+        self._waiting += [_WaitingTurn(owner, each, fresh, future()) for each in (*pointers, turn)]
         self._write_soon()
 
-    async def _append(
-        self, store: Store, merged: dict[str, _TurnsByCaller], waiting: Sequence[_WaitingTurn]
-    ) -> bool:
-        """Write turns by their ids, and pointers to them; return whether the store has them."""
+    async def _append(self, store: Store, merged: dict[str, _TurnsByCaller]) -> bool:
+        """Write turns by their ids; return whether the store has them."""
         if not merged:
             return False  # a write of nothing would look like a store that can write again
         puts = [self._put(id, turns) for id, turns in merged.items()]
-        pointers = [
-            self._put_entry(_exact_pointer(owner, item), turn.id.encode(), turn)
-            for owner, turn, _, _ in waiting
-            if turn.id in merged
-            for item in turn.items
-            if is_own(item)
-        ]
         changes = self._changes
         try:
-            await store.append([*puts, *pointers])
+            await store.append(puts)
         except StoreError as error:
             self._note(error)
             return False
@@ -501,14 +519,12 @@ class Conversations:
         return merged
 
     def _put(self, id: str, turns: _TurnsByCaller) -> Put:
-        last = next(reversed(turns.values()))
-        return self._put_entry(_exact(id), msgspec.msgpack.encode(turns), last)
-
-    def _put_entry(self, exact: str, content: bytes, turn: KeptTurn) -> Put:
+        turn = next(reversed(turns.values()))
+        exact = _exact(id)
         entry = Entry(
             id=new_ulid(self.clock),
             key=CacheKey(scope="", partition=exact, exact=exact),
-            answer=RawResponse(headers=(), body=content),
+            answer=RawResponse(headers=(), body=msgspec.msgpack.encode(turns)),
             origin=Origin(model="", upstream=turn.upstream, ttft_s=0.0, total_s=0.0),
             created=turn.created,
             expires=turn.created + self.limits.ttl_s,
@@ -739,9 +755,16 @@ def no_previous(id: str) -> UnknownReference:
     )
 
 
+def _no_item(id: str) -> UnknownReference:
+    return UnknownReference(f"Item with id '{id}' not found.", status=404, param="input")
+
+
+def _pointer(item: str, turn: KeptTurn) -> KeptTurn:
+    """Return the empty turn from which the store tells that an item is in this turn."""
+    return msgspec.structs.replace(
+        turn, id=item, previous=turn.id, input=b"[]", response=b"", items=()
+    )
+
+
 def _exact(id: str) -> str:
     return sha256(b"headstart conversation\0" + id.encode()).hexdigest()
-
-
-def _exact_pointer(owner: str, item: str) -> str:
-    return sha256(f"headstart item\0{owner}\0{item}".encode()).hexdigest()

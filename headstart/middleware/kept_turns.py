@@ -43,6 +43,11 @@ class KeptTurn(Frozen):
         return len(self.input) + len(self.response) + OVERHEAD_BYTES * (1 + len(self.items))
 
     @property
+    def is_pointer(self) -> bool:
+        """Whether it has the id of an item, and only tells that the item is in ``previous``."""
+        return not self.response and not self.deleted
+
+    @property
     def order(self) -> tuple[float, bool]:
         """The last one of two turns with the same id and caller has the higher value."""
         return self.created, self.deleted

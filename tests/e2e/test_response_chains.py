@@ -23,14 +23,17 @@ from headstart.observe import Served
 from headstart.types import Delete
 from support.fakes import Recorder
 from support.leaks import requests_leave_memory
+from support.redis_server import redis_server
 from support.responses_provider import ResponsesProvider
 from support.serving import serving
 from support.simulated import simulated
 from support.stores import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
+
+    from support.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
@@ -450,6 +453,30 @@ async def test_a_call_right_after_an_answer_may_reach_another_process(
             turns.append(await gate.ask(f"turn {number}", previous, stream=stream))
             first = await gate.ask([{"role": "user", "content": f"{number}"}], stream=stream)
             await (two, one)[number % 2].ask(referring(first))
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+async def test_references_go_on_at_another_node_with_another_upstream(redis: RedisServer) -> None:
+    options: Any = {"cache__store": redis.url}
+    provider = ResponsesProvider()
+    async with (
+        chained(provider, **options) as one,
+        chained(Simulator(), dialects=["openai"], **options) as two,
+    ):
+        first = await one.ask([{"role": "user", "content": "a"}])
+        async with asyncio.timeout(10):
+            while True:  # until the store has the answer
+                with contextlib.suppress(openai.NotFoundError):
+                    await two.client().responses.retrieve(first.id)
+                    break
+        assert (await two.ask(referring(first))).output_text
+        with pytest.raises(openai.NotFoundError, match="Item with id"):
+            await two.ask(referring(first), key="other")
 
 
 async def test_references_to_items_are_resolved_after_a_restart(tmp_path: Path) -> None:

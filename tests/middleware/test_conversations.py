@@ -46,6 +46,7 @@ class Kept:
         store: Store | None = None,
         *,
         one_account: bool = False,
+        shared: bool = True,
         **limits: Any,
     ) -> None:
         self.now = 1000.0
@@ -57,6 +58,7 @@ class Kept:
             spawn=supervisor.spawn,
             observer=self.observer,
             one_account=one_account,
+            shared=shared,
         )
 
     def keep(self, owner: str, id: str, previous: str | None = None, **fields: Any) -> KeptTurn:
@@ -98,6 +100,14 @@ class Kept:
         await keeping({"type": "http.response.body", "body": body, "more_body": False})
         assert sent[-1]["body"] == body
 
+    async def written_out(self, owner: str, item: str) -> list[str] | None:
+        """Return the texts for which a reference to an item stands; None: the provider knows."""
+        chain = await self.conversations.open(owner, reference(item))
+        assert chain is not None
+        if not chain.refers:
+            return None
+        return [each["content"] for each in json.loads(chain.whole)["input"]]
+
     async def has(self, owner: str, id: str) -> bool:
         return await self.conversations.find(owner, id) is not None
 
@@ -110,6 +120,10 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 
 
 EVENTS = b"text/event-stream"
+
+
+def reference(item: str) -> bytes:
+    return json.dumps({"input": [{"type": "item_reference", "id": item}]}).encode()
 
 
 def response_with(item: str) -> bytes:
@@ -127,7 +141,7 @@ async def test_an_answer_is_there_as_soon_as_it_was_sent(
     assert turn is not None
     assert turn.own
     assert json.loads(turn.input) == [{"role": "user", "content": "about resp_1"}]
-    assert await kept.conversations.find_item("a", "msg_resp_1") is not None
+    assert await kept.written_out("a", "msg_resp_1") == ["hello"]
     await kept.send("a", "resp_2", stream=stream)
     assert kept.conversations.holds("a", "resp_2")
     await kept.send("a", "resp_3", stream=stream)
@@ -419,45 +433,101 @@ async def test_another_process_finds_what_one_has_kept(supervisor: Supervisor) -
 OWN_ITEM = "msg_hs" + "0" * 34
 
 
-async def test_another_process_finds_the_items_with_ids_of_ours(supervisor: Supervisor) -> None:
+@pytest.mark.parametrize("item", [OWN_ITEM, "msg_theirs"], ids=["ours", "the provider's"])
+async def test_another_process_finds_the_items_of_its_callers(
+    supervisor: Supervisor, item: str
+) -> None:
     store = memory()
     one = Kept(supervisor, store)
-    turn = one.keep("a", "r1", items=(OWN_ITEM, "msg_theirs"), response=response_with(OWN_ITEM))
+    turn = one.keep("a", "r1", items=(item,), response=response_with(item))
     await one.conversations.aclose()
-    other = Kept(supervisor, store)
-    found = await other.conversations.find_item("a", OWN_ITEM)
-    assert found is not None
-    assert found[0] == turn
-    assert json.loads(bytes(found[1]))["id"] == OWN_ITEM
-    assert await Kept(supervisor, store).conversations.find_item("b", OWN_ITEM) is None
+    assert await Kept(supervisor, store).written_out("a", item) == ["hello"]
+    stranger = Kept(supervisor, store)
+    with pytest.raises(UnknownReference, match="Item with id"):
+        await stranger.written_out("b", item)
+    with pytest.raises(UnknownReference, match="Item with id"):
+        await stranger.conversations.open(None, reference(item))
+    one.keep("b", "r2", items=(item,), response=response_with(item))  # an equal answer
+    await one.conversations.aclose()
+    for owner in ("a", "b"):
+        assert await Kept(supervisor, store).written_out(owner, item) == ["hello"]
     await one.conversations.delete("a", turn)
-    assert await Kept(supervisor, store).conversations.find_item("a", OWN_ITEM) is None
+    gone = Kept(supervisor, store)
+    if item == OWN_ITEM:
+        with pytest.raises(UnknownReference, match="Item with id"):
+            await gone.written_out("a", item)
+    else:
+        assert await gone.written_out("a", item) is None
 
 
-async def test_an_item_is_not_called_unknown_while_the_store_fails(supervisor: Supervisor) -> None:
+async def test_a_single_process_writes_no_pointers_to_items_of_the_provider(
+    supervisor: Supervisor,
+) -> None:
+    store = memory()
+    kept = Kept(supervisor, store, shared=False)
+    kept.keep("a", "r1", items=("msg_theirs",), response=response_with("msg_theirs"))
+    await kept.conversations.aclose()
+    assert len([entry async for some in store.entries() for entry in some]) == 1
+    assert await Kept(supervisor, store, shared=False).written_out("a", "msg_theirs") is None
+
+
+async def test_the_id_of_an_item_is_not_the_id_of_an_answer(supervisor: Supervisor) -> None:
+    store = memory()
+    one, other = Kept(supervisor, store), Kept(supervisor, store)
+    one.keep("a", "r1", items=(OWN_ITEM,), response=response_with(OWN_ITEM))
+    await one.conversations.aclose()
+    assert await other.conversations.find("a", OWN_ITEM) is None
+    with pytest.raises(UnknownReference, match="Previous response"):
+        await other.conversations.open("a", json.dumps({"previous_response_id": OWN_ITEM}).encode())
+    assert await other.written_out("a", OWN_ITEM) == ["hello"]
+
+
+@pytest.mark.parametrize("item", [OWN_ITEM, "msg_theirs"], ids=["ours", "the provider's"])
+async def test_an_item_is_not_called_unknown_while_the_store_fails(
+    supervisor: Supervisor, item: str
+) -> None:
     store = FaultyStore()
     store.failing.add("find")
-    kept = Kept(supervisor, store)
-    asked = json.dumps({"input": [{"type": "item_reference", "id": OWN_ITEM}]}).encode()
+    kept = Kept(supervisor, store, one_account=True)
     with pytest.raises(AnswersUnavailable, match="cannot be looked up now"):
-        await kept.conversations.open("a", asked)
+        await kept.written_out("a", item)
     store.failing.clear()
-    with pytest.raises(UnknownReference):
-        await kept.conversations.open("a", asked)
+    if item == OWN_ITEM:
+        with pytest.raises(UnknownReference):
+            await kept.written_out("a", item)
+    else:
+        assert await kept.written_out("a", item) is None
 
 
 async def test_an_id_of_ours_may_be_written_a_moment_after_it_is_named(
     supervisor: Supervisor,
 ) -> None:
     store = memory()
-    one, other = Kept(supervisor, store), Kept(supervisor, store)
+    one = Kept(supervisor, store)
     id = OWN + "1" * 32
     one.keep("a", "r1")
     await one.conversations.aclose()
     turn = one.keep("a", id, items=(OWN_ITEM,), response=response_with(OWN_ITEM))
-    assert await other.conversations.find("a", id) == turn
-    another = Kept(supervisor, store)
-    assert await another.conversations.find_item("a", OWN_ITEM) is not None
+    assert await Kept(supervisor, store).conversations.find("a", id) == turn
+    assert await Kept(supervisor, store).written_out("a", OWN_ITEM) == ["hello"]
+
+
+async def test_memory_forgets_nothing_if_the_store_drops_the_pointer_to_an_item(
+    supervisor: Supervisor,
+) -> None:
+    store, used = memory(), set[str]()
+    kept = Kept(supervisor, store)
+    kept.conversations.touch = used.update
+    kept.keep("a", "r1", items=(OWN_ITEM,), response=response_with(OWN_ITEM))
+    await kept.conversations.aclose()
+    entries = [entry.id async for some in store.entries() for entry in some]
+    assert await kept.written_out("a", OWN_ITEM) == ["hello"]
+    assert used == set(entries)
+    await store.append([Delete(ids=(entries[0],))])
+    kept.conversations.reread(entries)
+    await supervisor.ended()
+    assert await kept.written_out("a", OWN_ITEM) == ["hello"]
+    assert await kept.has("a", "r1")
 
 
 async def test_an_answer_after_a_pause_is_written_at_once(supervisor: Supervisor) -> None:
@@ -550,7 +620,7 @@ async def test_a_turn_in_memory_is_marked_as_used_in_the_store(supervisor: Super
     store, used = memory(), set[str]()
     kept = Kept(supervisor, store)
     kept.conversations.touch = used.update
-    kept.keep("a", "r1")
+    kept.keep("a", "r1", items=())
     assert await kept.has("a", "r1")
     assert not used
     await kept.conversations.aclose()
@@ -578,8 +648,8 @@ async def test_a_turn_that_waits_to_be_written_is_newer_than_the_stores(
 async def test_memory_drops_what_the_store_has_dropped(supervisor: Supervisor) -> None:
     store = memory()
     kept = Kept(supervisor, store)
-    kept.keep("a", "r1")
-    kept.keep("b", "r2")
+    kept.keep("a", "r1", items=())
+    kept.keep("b", "r2", items=())
     await kept.conversations.aclose()
     entries = [entry.id async for some in store.entries() for entry in some]
     await store.append([Delete(ids=(entries[0],))])
