@@ -31,12 +31,11 @@ from benchmarks.overhead import gateway_of
 from headstart.lab.simulator import Oracle, Simulator, Spell, Truth, find_profile, serve
 from headstart.lab.simulator.app import serve_app
 from headstart.lab.simulator.faults import Cut
-from headstart.observe import Served
+from headstart.observe import Observation, Served
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headstart.observe import Observation
 
 SPEED = 2.0
 ABREAST = 16

@@ -23,7 +23,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.compression_documents import KINDS, documents
+from benchmarks.compression_documents import KINDS, Document, Question, documents
 from benchmarks.compression_types import MODEL, conversation, headrooms
 from headstart import compress
 from headstart.compression.tokens import count_tokens
@@ -31,7 +31,6 @@ from headstart.compression.tokens import count_tokens
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from benchmarks.compression_documents import Document, Question
     from headstart.compression.result import Compression
     from headstart.settings import CompressionMode
 

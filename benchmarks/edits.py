@@ -32,12 +32,11 @@ from headstart.middleware.shaping.edits import INSTRUCTION, AskForEdits
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 from headstart.policies.output.document_edits import EditReader
 from headstart.reply import Reply, Transcript
-from headstart.types import Call, Ended, Finished, Piece, Started, TextDelta
+from headstart.types import Call, Ended, Finished, Piece, Started, StreamEvent, TextDelta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
-    from headstart.types import StreamEvent
 
 MODEL = "gpt-4o-mini"
 CHUNK = 4

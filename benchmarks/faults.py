@@ -30,12 +30,11 @@ import msgspec
 
 from benchmarks.faults_cases import CATALOGUE, MORE, ORACLE, Case, Heard, Seen
 from benchmarks.safe_hits_programs import Program
-from headstart.lab.simulator import serve
+from headstart.lab.simulator import Simulator, serve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headstart.lab.simulator import Simulator
 
 KEY = "FAULTS_BENCH_KEY"
 PATIENCE_S = 120.0

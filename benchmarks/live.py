@@ -27,18 +27,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.racing_site import WORDS, Provider, load, quantiles, site
+from benchmarks.racing_site import WORDS, Provider, Site, load, quantiles, site
 from benchmarks.safe_hits_programs import metric
 from headstart.clients import LiveDraft
-from headstart.lab.simulator import find_profile
+from headstart.lab.simulator import EndedCall, find_profile
 from headstart.lab.simulator.oracle import type_prompt
 from headstart.policies.live_drafts import PLACEHOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.racing_site import Site
-    from headstart.lab.simulator import EndedCall
 
 STAGES: dict[str, list[str]] = {
     "off": [],

@@ -23,13 +23,11 @@ import msgspec
 
 from benchmarks.agent_sessions import coding, tools
 from benchmarks.load import percentile
-from benchmarks.overhead import CHAT, gateway_of, start
+from benchmarks.overhead import CHAT, Running, gateway_of, start
 from headstart.sidecar import settle_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from benchmarks.overhead import Running
 
     Message = dict[str, Any]
 

@@ -36,13 +36,12 @@ from headstart.policies.output.answer_limits import LengthKey, Lengths
 from headstart.policies.output.continuation import INSTRUCTION
 from headstart.policies.routing.failures import FailureKind
 from headstart.reply import AnswerWithheld, Reply, Transcript
-from headstart.settings import OutputSettings
+from headstart.settings import MaxOutput, OutputSettings
 from headstart.types import Call, Ended, Finished, Piece, Started, TextDelta, UsageReported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from headstart.settings import MaxOutput
     from headstart.types import Completion, StreamEvent
 
 CHAT = OPENAI_CHAT

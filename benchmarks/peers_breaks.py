@@ -7,15 +7,12 @@ import json
 import statistics
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 
 from benchmarks.overhead import unique
-from benchmarks.peers_site import BREAKS, CHAT, ORACLE, SLOW, TOKENS, chat
-
-if TYPE_CHECKING:
-    from benchmarks.peers_site import Site, Target
+from benchmarks.peers_site import BREAKS, CHAT, ORACLE, SLOW, TOKENS, Site, Target, chat
 
 _LEFT_AFTER = 5
 """Tokens that a client has read when it leaves."""

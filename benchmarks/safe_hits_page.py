@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.safe_hits_scores import text_table
+from benchmarks.safe_hits_scores import Asked, Sample, text_table
 from headstart.report.sections import (
     LEFT,
     ReportSection,
@@ -23,7 +23,6 @@ from headstart.report.sections import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.safe_hits_scores import Asked, Sample
 
 WINDOW = 1000
 """Requests over which a rate over time is taken."""

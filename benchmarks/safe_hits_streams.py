@@ -27,13 +27,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.convert import banking77, clinc150, naturalqa
+from benchmarks.convert import TextRow, banking77, clinc150, naturalqa
 from benchmarks.slots import retrieval_stream, slots_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from benchmarks.convert import TextRow
 
 NEAR_DUPLICATES = 3
 """One in so many intents has an answer that is nearly its family's."""

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import uvloop
 
-from benchmarks.racing_site import NUMBER, Provider, ask, load, site
+from benchmarks.racing_site import NUMBER, Provider, Site, ask, load, site
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.cli.data_sources import existing_store
 from headstart.decisions import Outcome
@@ -42,7 +42,6 @@ from headstart.report.accounts import Accounts
 from headstart.types import new_ulid
 
 if TYPE_CHECKING:
-    from benchmarks.racing_site import Site
     from headstart.report.values import Interval, Report
 
 MEASURES = ("total_s", "ttft_s", "tokens", "usd")

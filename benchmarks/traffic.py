@@ -36,16 +36,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import aiohttp
 
 from benchmarks.load import Timings, percentile, run_load, run_open_loop
-from benchmarks.overhead import chat, gateway_of, relay_to, start
+from benchmarks.overhead import Running, chat, gateway_of, relay_to, start
 from benchmarks.peers_site import add_peer_options, peers_of, wait_for
 from headstart.middleware.learning.learner import COMPARED
-from headstart.observe import Encoded
+from headstart.observe import Encoded, Observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from benchmarks.overhead import Running
-    from headstart.observe import Observation
 
 CONNECTIONS = (1, 16, 64)
 KINDS = ("questions", "frame", "intents", "rewordings")

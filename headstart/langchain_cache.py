@@ -19,7 +19,7 @@ import msgspec
 from headstart.clients import LocalServer
 from headstart.errors import MissingExtra
 from headstart.mount import CacheOptions, HeadstartMiddleware
-from headstart.types import Latest
+from headstart.types import Latest, Receive, Scope, Send
 
 try:
     from langchain_core.caches import BaseCache
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
     from headstart.settings import Settings
-    from headstart.types import Receive, Scope, Send
 
 _ANSWER = "x-langchain-answer"
 """The header that names the answer that is to be stored."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
-from headstart.attempts import CHARS_PER_TOKEN
+from headstart.attempts import CHARS_PER_TOKEN, Tokens
 from headstart.errors import UpstreamError
 from headstart.types import (
     Choice,
@@ -38,7 +38,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
-    from headstart.attempts import Tokens
     from headstart.types import Headers, Origin, Part, StreamEvent
 
     Closing: TypeAlias = Callable[[BaseException | None], Awaitable[None]]

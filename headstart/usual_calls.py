@@ -15,14 +15,13 @@ from operator import add
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
+from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S, Attempt
 from headstart.decisions import Outcome
 from headstart.types import Frozen, Latest, ulid_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from headstart.attempts import Attempt
     from headstart.observe import Served
 
 

@@ -11,13 +11,12 @@ import headstart
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.config.strategies import strategy_of
-from headstart.settings import Settings, Strategy, UpstreamSettings
+from headstart.settings import RouteSettings, Settings, Strategy, UpstreamSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.interfaces import DraftJudge
-    from headstart.settings import RouteSettings
 
 FILE = """
 [[upstream]]

@@ -15,7 +15,7 @@ from headstart.factory.context import BuildContext, persist
 from headstart.factory.upstreams import MEASURES_NAME, open_states
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.observers import Observers
-from headstart.observe import StageFailed
+from headstart.observe import Observation, StageFailed
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.settings import Settings
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.interfaces import Store
-    from headstart.observe import Observation
 
 pytestmark = pytest.mark.anyio
 

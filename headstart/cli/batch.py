@@ -42,7 +42,7 @@ from headstart.config.loading import load_settings
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.asgi import not_found
 from headstart.middleware.batches.documents import CHUNK_TOKENS, MapOptions
-from headstart.middleware.batches.journal import BatchJournal, read_requests
+from headstart.middleware.batches.journal import BatchJournal, BatchRequest, read_requests
 from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.observers import Observers
 from headstart.middleware.upstreams.batched import BatchDesk, BatchedUpstream, BatchTier, InBatch
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headstart.middleware.batches.journal import BatchRequest
     from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.settings import Settings
 

@@ -30,10 +30,10 @@ from headstart.errors import ConfigError, RequestError, UpstreamError
 from headstart.factory.caching import error_limit_of, read_prior
 from headstart.factory.context import clock
 from headstart.factory.upstreams import cloud_access, open_upstreams
-from headstart.interfaces import REDIS_SCHEMES
+from headstart.interfaces import REDIS_SCHEMES, Upstream
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.match import version_of
-from headstart.policies.routing.failures import FailureKind, classify, failure_of
+from headstart.policies.routing.failures import Failure, FailureKind, classify, failure_of
 from headstart.settings import (
     CacheSettings,
     RouteSettings,
@@ -59,8 +59,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headstart.interfaces import Upstream
-    from headstart.policies.routing.failures import Failure
     from headstart.reply import Reply
     from headstart.types import Headers
 

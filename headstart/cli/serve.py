@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal, get_args
 
 import click
@@ -34,7 +34,6 @@ from headstart.sockets import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from headstart.cli.sidecar_server import SidecarServer
     from headstart.settings import CacheSettings, ServerSettings, Settings

@@ -35,14 +35,13 @@ from headstart.compression.logs import collapse_log, is_log, loses_asked, report
 from headstart.compression.lossless import Layout, Padding, strip_padding
 from headstart.compression.passages import Passages, has_mark, omission_mark, sentences
 from headstart.compression.selection import TextPurpose, select
-from headstart.types import Frozen
+from headstart.types import Frozen, Memo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.compression.result import Transform
     from headstart.settings import CompressionMode
-    from headstart.types import Memo
 
 
 COST_MS_PER_1K: dict[Transform, float] = {

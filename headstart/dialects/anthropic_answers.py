@@ -28,7 +28,7 @@ from headstart.dialects.dialect import (
     split_text,
     unreadable,
 )
-from headstart.errors import is_context_exceeded, prompt_too_long
+from headstart.errors import HeadstartError, is_context_exceeded, prompt_too_long
 from headstart.types import (
     CONTENT_BLOCKS,
     UNDECODABLE,
@@ -53,7 +53,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from headstart.errors import HeadstartError
     from headstart.types import Choice, Completion, Part, StreamEvent
 
 DELTAS = "deltas"

@@ -19,12 +19,19 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.canonical_request import (
     CallPart,
+    CanonicalRequest,
     ForeignPart,
+    ForeignTool,
     MediaPart,
+    Message,
+    MessagePart,
+    Quirks,
     ReasoningPart,
+    ResponseFormat,
     ResultPart,
     TextPart,
     Tool,
+    WrittenRequest,
     safe_id,
 )
 from headstart.dialects.anthropic_requests import (
@@ -72,15 +79,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.canonical_request import (
-        CanonicalRequest,
-        ForeignTool,
-        Message,
-        MessagePart,
-        Quirks,
-        ResponseFormat,
-        WrittenRequest,
-    )
     from headstart.types import StreamEvent
 
 

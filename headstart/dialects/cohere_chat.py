@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any
 from headstart.attempts import Tokens
 from headstart.canonical_request import (
     CallPart,
+    CanonicalRequest,
     ForeignPart,
     MediaPart,
+    Message,
+    MessagePart,
+    Quirks,
+    ReasoningOptions,
     ReasoningPart,
+    ResponseFormat,
     ResultPart,
     TextPart,
     Tool,
+    ToolChoice,
+    WrittenRequest,
 )
 from headstart.dialects.dialect import (
     ENDED,
@@ -53,16 +61,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.canonical_request import (
-        CanonicalRequest,
-        Message,
-        MessagePart,
-        Quirks,
-        ReasoningOptions,
-        ResponseFormat,
-        ToolChoice,
-        WrittenRequest,
-    )
     from headstart.types import StreamEvent
 
 PLAN = "tool_plan"

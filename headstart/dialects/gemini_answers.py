@@ -23,7 +23,7 @@ from headstart.dialects.dialect import (
     split_text,
     unreadable,
 )
-from headstart.errors import is_context_exceeded
+from headstart.errors import HeadstartError, is_context_exceeded
 from headstart.reply import whole_call
 from headstart.types import (
     CONTENT_BLOCKS,
@@ -47,7 +47,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from headstart.errors import HeadstartError
     from headstart.types import Choice, Completion, Part, StreamEvent
 
 MINTED = "call_gemini_"

@@ -28,7 +28,7 @@ from headstart.dialects.dialect import (
     read_whole,
     unreadable,
 )
-from headstart.errors import CONTEXT_CODES, is_context_exceeded
+from headstart.errors import CONTEXT_CODES, HeadstartError, is_context_exceeded
 from headstart.types import (
     CONTENT_BLOCKS,
     UNDECODABLE,
@@ -50,7 +50,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.errors import HeadstartError
     from headstart.types import Completion, StreamEvent
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")

@@ -34,17 +34,13 @@ from headstart.dialects.requests import (
     repeats_keys,
 )
 from headstart.errors import InvalidRequest
-from headstart.types import (
-    ChatRequest,
-    random_bytes,
-)
+from headstart.types import ChatRequest, Choice, Completion, StreamEvent, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
     from headstart.dialects.dialect import EventEncoder
-    from headstart.types import Choice, Completion, StreamEvent
 
 NAME = "openai-completions"
 _PIECES = "pieces"

@@ -59,13 +59,12 @@ from headstart.dialects.responses_writing import (
     render,
     write_body,
 )
-from headstart.types import Completion, random_bytes, words_of
+from headstart.types import Completion, Headers, random_bytes, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.dialects.request_form import PromptMessage
-    from headstart.types import Headers
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:

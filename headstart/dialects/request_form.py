@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from headstart.canonical_request import portable_name
-from headstart.types import words_of
+from headstart.canonical_request import Message, portable_name
+from headstart.types import CacheMarks, ChatRequest, Choice, Completion, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from headstart.canonical_request import Message
-    from headstart.types import CacheMarks, ChatRequest, Choice, Completion
 
     _Members = dict[str, msgspec.Raw]
     _Mark = Callable[[Any], Any]

@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import msgspec
 
 from headstart.canonical_request import (
+    CanonicalRequest,
     ForeignPart,
     ForeignTool,
     MediaPart,
+    Message,
+    MessagePart,
+    Quirks,
+    ReasoningOptions,
+    ReasoningPart,
     ResponseFormat,
     TextPart,
     Tool,
@@ -23,20 +29,11 @@ from headstart.canonical_request import (
 )
 from headstart.errors import InvalidRequest
 from headstart.schemas import fits_strict
-from headstart.types import UNDECODABLE
+from headstart.types import UNDECODABLE, ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headstart.canonical_request import (
-        CanonicalRequest,
-        Message,
-        MessagePart,
-        Quirks,
-        ReasoningOptions,
-        ReasoningPart,
-    )
-    from headstart.types import ChatRequest
 
 T = TypeVar("T")
 _MAX_DEPTH = 128

@@ -47,11 +47,6 @@ class ChainedRequest(NamedTuple):
     keeps: bool
     """The client wants the answer to be kept."""
 
-    @property
-    def refers(self) -> bool:
-        """The request names something that it does not contain."""
-        return self.previous is not None or any(each is not None for each in self.references)
-
 
 class _Request(msgspec.Struct):
     """The fields have any type, because even an invalid request may name an answer."""

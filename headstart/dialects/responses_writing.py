@@ -147,7 +147,6 @@ class ResponsesEncoder:
     def __init__(self, id: str, created: int, *, whole: bool = False) -> None:
         """``whole``: the answer is complete, and its texts come in pieces of the usual size."""
         self._id = id
-        self._whole = whole
         self._head = _head(id, created)
         self._seed = id.partition("_")[2] or id
         self._number = 0

@@ -41,8 +41,6 @@ class CacheStats(Frozen):
     bytes: int
     partitions: int
     vectors: int
-    hot_entries: int
-    hot_bytes: int
 
 
 class SemanticCache:
@@ -286,8 +284,6 @@ class SemanticCache:
             bytes=stored.bytes,
             partitions=self._index.partitions,
             vectors=self._index.size(),
-            hot_entries=len(self._hot),
-            hot_bytes=self._hot.bytes,
         )
 
     async def _touch_regularly(self) -> None:

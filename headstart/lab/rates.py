@@ -15,7 +15,7 @@ import msgspec
 
 from headstart.decisions import MatchContext, Neighbor, RankedNeighbor
 from headstart.errors import ConfigError
-from headstart.lab.stream import HISTORY, PlayedPrompt, history_judge
+from headstart.lab.stream import HISTORY, PlayedPrompt, PreparePrompt, history_judge
 from headstart.policies.key import KeyContext, Templates, chat_key, find_question
 from headstart.report.estimates import ShareInterval, least_share, wilson_interval
 from headstart.types import UNDECODABLE, CacheKey, ChatRequest, Frozen
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from headstart.interfaces import MatchPolicy
-    from headstart.lab.stream import PreparePrompt
 
 
 P = TypeVar("P")

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from headstart.decisions import Label, LabelSource, MatchContext
+from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, UnmatchedTurn, Verdict
 from headstart.embeddings.entry_encoder import LEAST_SIMILARITY, MOST_ENCODINGS
 from headstart.embeddings.index import FaissIndex, pack_row, pack_vector
 from headstart.embeddings.semantic_search import NEIGHBORS, ComparedNeighbors, most_similar
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from headstart.decisions import Neighbor, UnmatchedTurn, Verdict
     from headstart.embeddings.semantic_search import SimilarNeighbor
     from headstart.interfaces import MatchPolicy
     from headstart.policies.guards.words import Parse

@@ -50,7 +50,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from headstart.decisions import Outcome
 from headstart.errors import HeadstartError, StoreError
-from headstart.middleware.admin_front import EngineParts, Health, Readiness, readiness
+from headstart.middleware.admin_front import AdminState, EngineParts, Health, Readiness, readiness
 from headstart.middleware.admin_state import (
     COUNTS,
     ENTRY_HANDLERS,
@@ -87,8 +87,6 @@ if TYPE_CHECKING:
 
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
-
-    from headstart.middleware.admin_front import AdminState
 
 
 # --- the app --------------------------------------------------------------------------------------

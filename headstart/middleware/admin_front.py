@@ -21,8 +21,8 @@ from anyio import to_thread
 from headstart.errors import StoreError
 from headstart.middleware.asgi import ADMIN_PREFIX, not_found, send_json
 from headstart.middleware.endpoints import raw_path
-from headstart.middleware.learning.hit_decisions import Reviews
-from headstart.types import Frozen
+from headstart.middleware.learning.hit_decisions import HitDecider, Reviews
+from headstart.types import ASGIApp, Frozen, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -33,12 +33,10 @@ if TYPE_CHECKING:
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.middleware.flights import Flights
-    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.live import LiveTotals
     from headstart.middleware.metrics import PrometheusObserver
     from headstart.middleware.observers import Observers, RecentRequests
     from headstart.middleware.upstreams.accounting import UpstreamStates
-    from headstart.types import ASGIApp, Message, Receive, Scope, Send
     from headstart.usual_calls import Machine
 
 STORE_WAIT_S = 0.5

@@ -24,7 +24,7 @@ from collections import Counter
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, StoreError
+from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, OverLimit, StoreError
 from headstart.observe import Observer, StageFailed, logger
 from headstart.policies.callers import (
     KEPT_S,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Attempt
     from headstart.dialects.dialect import LimitHeaders
-    from headstart.errors import OverLimit
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
     from headstart.policies.cost import Price

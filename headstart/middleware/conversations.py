@@ -54,7 +54,7 @@ from headstart.middleware.kept_turns import KeptTurn, TurnMemory
 from headstart.middleware.prepare import ANY_VALUES, ValueLimit
 from headstart.observe import Observer, StageFailed
 from headstart.reply import form_of_body
-from headstart.types import CacheKey, Entry, Origin, Put, RawResponse, new_ulid
+from headstart.types import CacheKey, Entry, Message, Origin, Put, RawResponse, Send, new_ulid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
     from headstart.settings import ConversationSettings
-    from headstart.types import Message, Send
 
 TAG = "conversation"
 """The tag of the entries in the store that contain kept answers."""

@@ -24,13 +24,12 @@ from headstart.policies.callers import (
     without_agent_session,
 )
 from headstart.policies.key import scope_of
-from headstart.types import Latest
+from headstart.types import Headers, Latest, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headstart.policies.callers import OriginRules
-    from headstart.types import Headers, Scope
 
 ACCEPTED_FOR_S = 3600.0
 """Seconds for which a credential that an upstream accepted may read shared answers."""

@@ -80,7 +80,7 @@ from headstart.policies.live_drafts import (
 )
 from headstart.settings import LiveStage  # noqa: TC001 - msgspec reads it
 from headstart.sockets import GOING_AWAY
-from headstart.types import UNDECODABLE, Latest
+from headstart.types import UNDECODABLE, Headers, Latest, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,6 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.middleware.pipeline import Engine
     from headstart.settings import LiveSettings, ServerSettings
-    from headstart.types import Headers, Receive, Scope, Send
 
 PATH = b"/v1/live"
 _PATH = re.compile(rb"/v1/live(?:/([\w-]{1,64}))?")

@@ -12,7 +12,7 @@ import msgspec
 from headstart.decisions import MISS, Lookup, MatchContext, Outcome
 from headstart.dialects.registry import refuse_in_dialect
 from headstart.policies.output.answer_limits import refuses_concise
-from headstart.types import Latest
+from headstart.types import CacheKey, ChatRequest, Entry, Latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.prepare import Prepared, Repeat
     from headstart.policies.gate import EncoderWaitLimit
-    from headstart.types import CacheKey, ChatRequest, Entry
 
 UNPROVEN = "unproven-key"
 """The reason of a miss: the stored answer is from an upstream that has not accepted the caller's

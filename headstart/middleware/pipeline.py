@@ -43,13 +43,13 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import ClientGone, body_too_large, read_body, refusing
-from headstart.middleware.conversations import AnswerSource, refuse_compressed
-from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
+from headstart.middleware.conversations import AnswerSource, Conversations, refuse_compressed
+from headstart.middleware.endpoints import DEPLOYMENT, MatchedEndpoint, raw_path, with_deployment
 from headstart.middleware.flights import ANSWER_FORMS, LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
-from headstart.middleware.prepare import EDITABLE, INLINE_BYTES, LIVE_INFERENCES
-from headstart.middleware.pump import AnswerLog, PumpedCall, calls_tools
+from headstart.middleware.prepare import EDITABLE, INLINE_BYTES, LIVE_INFERENCES, Prepared, Preparer
+from headstart.middleware.pump import AnswerLog, Pump, PumpedCall, calls_tools
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.request_context import KeptCall, KeptCalls, RequestContext
 from headstart.middleware.respond import (
@@ -60,12 +60,12 @@ from headstart.middleware.respond import (
     leave_to_retry,
     send_error,
 )
-from headstart.middleware.router import NO_ROUTE
+from headstart.middleware.router import NO_ROUTE, BuiltRoute, Router
 from headstart.middleware.shaping.steps import limited_body
-from headstart.middleware.shared_flights import LeaseClaim
+from headstart.middleware.shared_flights import LeaseClaim, SharedFlights
 from headstart.middleware.translated_reading import SentencePace
 from headstart.middleware.upstreams.app import AppUpstream
-from headstart.observe import StageFailed, logger
+from headstart.observe import Observer, StageFailed, logger
 from headstart.policies.key import variant
 
 if TYPE_CHECKING:
@@ -77,18 +77,11 @@ if TYPE_CHECKING:
     from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn, Supervisor
-    from headstart.middleware.conversations import Conversations
-    from headstart.middleware.endpoints import MatchedEndpoint
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.learning.learner import FeedbackSample
     from headstart.middleware.lookup import Finder
-    from headstart.middleware.prepare import Prepared, Preparer
-    from headstart.middleware.pump import Pump
     from headstart.middleware.respond import Compose, Responder, StoredResponse
-    from headstart.middleware.router import BuiltRoute, Router
-    from headstart.middleware.shared_flights import SharedFlights
-    from headstart.observe import Observer
     from headstart.settings import JoinStreams
     from headstart.types import ASGIApp, CacheKey, Entry, Headers, Receive, Scope, Send
 

@@ -38,7 +38,7 @@ from headstart.errors import (
     UpstreamTimeout,
 )
 from headstart.middleware.endpoints import MatchedEndpoint
-from headstart.middleware.learning.learner import PendingComparison
+from headstart.middleware.learning.learner import FeedbackSample, Learner, PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import Observer, StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
-    from headstart.middleware.learning.learner import FeedbackSample, Learner
     from headstart.middleware.prepare import Prepared, Preparer
     from headstart.middleware.record import Recorder
     from headstart.types import CacheKey, Call, ChatRequest, Headers

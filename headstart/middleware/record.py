@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headstart.errors import ConfigError
-from headstart.middleware.concurrency import delete_regularly, lock_file
+from headstart.middleware.concurrency import Spawn, delete_regularly, lock_file
 from headstart.observe import Observer, StageFailed, logger
 from headstart.types import Call, Completion, Entry
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.dialects.dialect import Dialect
-    from headstart.middleware.concurrency import Spawn
 
 
 FLUSH_S = 0.25

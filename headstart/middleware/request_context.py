@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from headstart.attempts import Attempt, total_cost_usd
-from headstart.decisions import BYPASS, JOINED, MISS, Lookup
+from headstart.attempts import Attempt, ShapingEffect, total_cost_usd
+from headstart.decisions import BYPASS, JOINED, MISS, Lookup, Outcome
 from headstart.errors import InvalidRequest
 from headstart.middleware.prepare import DEADLINE, Prepared
 from headstart.observe import LONGEST_TAG, MOST_TAGS, Served
@@ -23,8 +23,6 @@ from headstart.types import Call, Entry, Headers, Origin, Receive, Scope, Send
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headstart.attempts import ShapingEffect
-    from headstart.decisions import Outcome
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import MatchedEndpoint
     from headstart.middleware.flights import Flight, FlightReader

@@ -18,7 +18,7 @@ from headstart.decisions import Outcome
 from headstart.errors import MissingExtra
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.observe import Observation, Served
-from headstart.types import Latest
+from headstart.types import Call, Latest, Scope
 from headstart.usual_calls import RecentPrompts, machine_name
 
 try:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from headstart.settings import UpstreamSettings
-    from headstart.types import Call, Scope
 
 MOST_OPEN = 10_000
 """The most attempts whose end is not booked yet. Beyond that, the oldest are dropped."""

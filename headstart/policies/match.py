@@ -57,7 +57,7 @@ from headstart.policies.guards.words import (
 from headstart.policies.learned_rule.error_limit import SOFT_GUARDS, ErrorLimit, least_score
 from headstart.policies.learned_rule.features import VERSION, measure_pair, pack_features
 from headstart.settings import static_threshold
-from headstart.types import words_of
+from headstart.types import CacheKey, Turn, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from headstart.decisions import Label, MatchContext, RankedNeighbor
     from headstart.policies.guards.words import Parse
     from headstart.policies.learned_rule.domain import Domain
-    from headstart.types import CacheKey, Turn
 
     TurnParser: TypeAlias = Callable[[str], Parse]
 

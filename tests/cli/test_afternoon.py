@@ -19,13 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headstart.lab.simulator import Simulator
 from support.repository import ROOT
-from support.served import served
+from support.served import Served, served
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.served import Served
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 

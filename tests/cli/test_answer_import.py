@@ -11,13 +11,12 @@ from anyio import to_thread
 
 from headstart.__main__ import main
 from headstart.cli.cache import read_calls
-from support.sidecar import PROMPT, REWORDED, sidecar
+from support.sidecar import PROMPT, REWORDED, Sidecar, sidecar
 from support.simulated import chat
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.sidecar import Sidecar
 
 NOW = time.time()  # noqa: TID251 - the command runs by the real clock
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headstart.__main__ import main
-from headstart.decisions import LabelSource, Outcome
+from headstart.decisions import Label, LabelSource, Outcome
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.middleware.learning.certificates import WORDS
 from support.administered import CHATGPT, REWORDED
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from headstart.decisions import Label
     from headstart.observe import Served
 
 NOW = time.time()  # noqa: TID251 - the command compares with the real clock

@@ -10,14 +10,13 @@ import pytest
 
 from headstart.config.loading import load_settings
 from headstart.config.providers import model_at
-from headstart.lab.bench import Sample, recommend
+from headstart.lab.bench import Recommendation, Sample, Subject, recommend
 from headstart.lab.commands.bench_calls import Source, open_configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headstart.lab.bench import Recommendation, Subject
 
 MODEL = "llama-3.3-70b"
 PAIRS = {

@@ -23,12 +23,10 @@ from headstart.policies.learned_rule.features import NAMES, pack_features
 from support.administered import CHATGPT, NEGATED, REWORDED
 from support.booked import served
 from support.fakes import make_entry
-from support.remote import remote
+from support.remote import Remote, remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from support.remote import Remote
 
 
 @pytest.fixture(scope="module")

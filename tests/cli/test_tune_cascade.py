@@ -7,7 +7,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
@@ -16,7 +16,6 @@ from headstart.lab.commands.tune import tune
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
 
 EASY = "What is the capital of country number {}?"
 HARD = (

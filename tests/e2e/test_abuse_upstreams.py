@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from headstart.attempts import AttemptOutcome
 from headstart.lab.simulator.faults import Gzip
 from headstart.policies.routing.measures import UpstreamModel
-from support.proxied import proxied, read_body
+from support.proxied import Reply, proxied, read_body
 from support.scripted import ScriptedUpstream
 from support.serving import serving
 from support.sidecar import Provider, sidecar
-
-if TYPE_CHECKING:
-    from support.proxied import Reply
 
 pytestmark = pytest.mark.anyio
 FRESH = {"cache-control": "no-store"}

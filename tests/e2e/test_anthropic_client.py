@@ -16,7 +16,7 @@ import pytest
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from support.patience import PATIENCE_S
-from support.proxied import proxied
+from support.proxied import Proxied, proxied
 from support.scripted_messages import USAGE, ScriptedMessages, event, opening
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from anthropic.types import Message
 
-    from support.proxied import Proxied
 
 pytestmark = pytest.mark.anyio
 

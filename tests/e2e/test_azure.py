@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 import pytest
@@ -13,11 +13,8 @@ from headstart.config.providers import discover_upstreams
 from headstart.errors import ConfigError
 from headstart.lab.simulator.faults import Status
 from headstart.settings import Settings, UpstreamSettings
-from support.proxied import proxied
+from support.proxied import Proxied, proxied
 from support.sidecar import PROMPT, headers_of, sidecar
-
-if TYPE_CHECKING:
-    from support.proxied import Proxied
 
 pytestmark = pytest.mark.anyio
 

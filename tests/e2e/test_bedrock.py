@@ -16,10 +16,9 @@ from headstart.config.checks import checked
 from headstart.middleware.upstreams.signers import AwsKeys, SignedRequest, sign
 from headstart.settings import Settings, UpstreamSettings
 from support.aws_events import encode_message
-from support.proxied import proxied
+from support.proxied import Proxied, proxied
 
 if TYPE_CHECKING:
-    from support.proxied import Proxied
     from support.scripted import Received
 
 pytestmark = pytest.mark.anyio

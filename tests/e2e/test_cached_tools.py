@@ -9,11 +9,10 @@ import pytest
 
 from headstart.decisions import Outcome
 from support.sdks import CLIENTS, TOOL, Ask
-from support.sidecar import sidecar
+from support.sidecar import Sidecar, sidecar
 
 if TYPE_CHECKING:
     from support.proxied import Reply
-    from support.sidecar import Sidecar
 
 pytestmark = [
     pytest.mark.anyio,

@@ -14,14 +14,13 @@ import pytest
 
 from headstart.lab.simulator.faults import Stall, Status
 from support.patience import until
-from support.proxied import CHAT
+from support.proxied import CHAT, Reply
 from support.sidecar import PROMPT, Provider, Sidecar, headers_of, sidecar
 from support.simulated import chat
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from support.proxied import Reply
 
 pytestmark = pytest.mark.anyio
 

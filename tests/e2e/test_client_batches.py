@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
-from openai.types import BatchRequestCounts
+from openai.types import Batch, BatchRequestCounts
 from openai.types.chat import ChatCompletion
 
 from headstart.config.loading import load_settings
@@ -33,7 +33,6 @@ from support.serving import free_port, serving_in_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from openai.types import Batch
 
 NOW = time.time()  # noqa: TID251 - the files of the system have its time
 CHAT = "/v1/chat/completions"

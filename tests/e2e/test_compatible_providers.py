@@ -13,12 +13,11 @@ import pytest
 from headstart.config.checks import checked
 from headstart.config.providers import discover_upstreams, preset
 from headstart.settings import Settings, UpstreamSettings
-from support.proxied import proxied
+from support.proxied import Proxied, proxied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from support.proxied import Proxied
 
 pytestmark = pytest.mark.anyio
 

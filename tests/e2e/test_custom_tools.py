@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 import pytest
 
-from support.proxied import proxied
+from support.proxied import Proxied, proxied
 from support.scripted import ScriptedUpstream, chunk
-
-if TYPE_CHECKING:
-    from support.proxied import Proxied
 
 pytestmark = pytest.mark.anyio
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 import pytest
 
 from headstart.decisions import Outcome
-from headstart.lab.simulator.faults import Cut, Status
+from headstart.lab.simulator.faults import Cut, Fault, Status
 from support.proxied import Reply, proxied, reply_of
 from support.scripted import ScriptedUpstream
-from support.sidecar import headers_of, sidecar
-
-if TYPE_CHECKING:
-    from headstart.lab.simulator.faults import Fault
-    from support.sidecar import Sidecar
+from support.sidecar import Sidecar, headers_of, sidecar
 
 pytestmark = pytest.mark.anyio
 

@@ -24,13 +24,12 @@ from headstart.middleware.asgi import not_found
 from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
 from support.patience import PATIENCE_S
-from support.proxied import CHAT, reply_of
+from support.proxied import CHAT, Reply, reply_of
 from support.serving import serving
 from support.stores import Clock
 
 if TYPE_CHECKING:
     from headstart.settings import Settings
-    from support.proxied import Reply
 
 pytestmark = pytest.mark.anyio
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from headstart import gateway
-from headstart.lab.simulator.faults import ErrorFrame, Status
+from headstart.lab.simulator.faults import ErrorFrame, Fault, Status
 from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.settings import RouteSettings, Settings, UpstreamSettings
 from support.patience import PATIENCE_S
@@ -17,12 +17,8 @@ from support.proxied import CHAT, read_body
 from support.raw_upstream import open_raw
 from support.scripted import ScriptedUpstream
 from support.serving import serving
-from support.sidecar import PROMPT, headers_of, sidecar
+from support.sidecar import PROMPT, Sidecar, headers_of, sidecar
 from support.simulated import chat
-
-if TYPE_CHECKING:
-    from headstart.lab.simulator.faults import Fault
-    from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
 

@@ -17,14 +17,13 @@ from headstart.lab.simulator import Oracle
 from headstart.lab.simulator.faults import Cut, NoDone, Spell, Stall, Status
 from headstart.lab.simulator.profiles import ProviderProfile
 from support.patience import PATIENCE_S, until
-from support.proxied import CHAT
+from support.proxied import CHAT, Reply
 from support.sdks import CLIENTS, Ask
 from support.sidecar import PROMPT, Provider, headers_of, sidecar
 from support.simulated import chat, simulated
 
 if TYPE_CHECKING:
     from headstart.observe import Served
-    from support.proxied import Reply
 
 EXACT = {"mode": "exact-only"}
 ENDED = {

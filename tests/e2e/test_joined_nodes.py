@@ -26,17 +26,15 @@ from headstart.middleware import shared_flights
 from headstart.policies.routing.measures import UpstreamModel
 from support.nodes import committed
 from support.patience import PATIENCE_S, until
-from support.redis_server import redis_server, wait_for
+from support.redis_server import RedisServer, redis_server, wait_for
 from support.serving import serving
-from support.sidecar import Provider, headers_of, sidecar
+from support.sidecar import Provider, Sidecar, headers_of, sidecar
 from support.simulated import simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from support.proxied import Reply
-    from support.redis_server import RedisServer
-    from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
 SCRIPTS = {"find": FIND, "lease": FIND_OR_LEASE, "append": APPEND, "renew": RENEW, "end": RELEASE}

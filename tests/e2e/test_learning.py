@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from headstart.decisions import LabelSource, Outcome, Rule
+from headstart.decisions import Label, LabelSource, Outcome, Rule
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import StoreError
 from headstart.lab.simulator.faults import Status
@@ -17,13 +17,11 @@ from headstart.middleware.concurrency import Supervisor
 from headstart.policies.learned_rule.domain import Domain
 from support.learned import make_label
 from support.patience import PATIENCE_S, until
-from support.sidecar import PROMPT, REWORDED, Provider, sidecar
+from support.sidecar import PROMPT, REWORDED, Provider, Sidecar, sidecar
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headstart.decisions import Label
-    from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
 

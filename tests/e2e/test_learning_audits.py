@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.config.loading import load_settings
-from headstart.decisions import LabelSource, Outcome
+from headstart.decisions import Label, LabelSource, Outcome
 from headstart.middleware import pump
 from headstart.observe import Labelled, Served
 from headstart.policies.learned_rule.domain import Domain
@@ -25,7 +25,7 @@ from support.fakes import Recorder
 from support.patience import PATIENCE_S, until
 from support.proxied import Reply, reply_of
 from support.serving import serving
-from support.sidecar import PROMPT, REWORDED, Provider, sidecar
+from support.sidecar import PROMPT, REWORDED, Provider, Sidecar, sidecar
 
 NEGATED = "How can I not sign up for ChatGPT?"
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from headstart.decisions import Label
-    from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
 

@@ -20,17 +20,15 @@ from headstart.policies.learned_rule.domain import Domain
 from support.fakes import FaultyStore
 from support.learned import ERROR_LIMIT, digest, make_domains, make_label
 from support.patience import PATIENCE_S, until
-from support.redis_server import redis_server
+from support.redis_server import RedisServer, redis_server
 from support.repository import ROOT
-from support.sidecar import PROMPT, REWORDED, sidecar
+from support.sidecar import PROMPT, REWORDED, Sidecar, sidecar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from headstart.middleware.learning.learner import Learner
-    from support.redis_server import RedisServer
-    from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
 

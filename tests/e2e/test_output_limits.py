@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from headstart.observe import Served
 from headstart.policies.output.answer_limits import directive
 from support.proxied import Reply, proxied
-from support.scripted import ScriptedUpstream, chunk
-
-if TYPE_CHECKING:
-    from support.scripted import Received
+from support.scripted import Received, ScriptedUpstream, chunk
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,11 +11,8 @@ from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.chat_request import BadRequest
 from headstart.lab.simulator.profiles import ProviderProfile
 from support.proxied import proxied
-from support.sidecar import Provider, sidecar
+from support.sidecar import Provider, Sidecar, sidecar
 from support.simulated import simulated
-
-if TYPE_CHECKING:
-    from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
 

@@ -24,18 +24,16 @@ from headstart.lab.simulator.faults import (
     Status,
 )
 from support.leaks import requests_leave_memory
-from support.proxied import CHAT
+from support.proxied import CHAT, Reply
 from support.scripted import ScriptedUpstream
 from support.serving import bind_free_port, serving
-from support.sidecar import PROMPT, headers_of, sidecar
+from support.sidecar import PROMPT, Sidecar, headers_of, sidecar
 from support.simulated import chat
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.lab.simulator.faults import Fault
-    from support.proxied import Reply
-    from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
 

@@ -11,14 +11,13 @@ import openai
 import pytest
 
 from support.rate_limited import RateLimited
-from support.redis_server import redis_server
+from support.redis_server import RedisServer, redis_server
 from support.sidecar import Provider, sidecar
 from support.simulated import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anthropic
 import openai
@@ -16,12 +16,8 @@ from google.genai import types as gemini
 from headstart.compression.result import RETRIEVE, id_of
 from headstart.observe import Served
 from support.patience import PATIENCE_S
-from support.proxied import CHAT, proxied, reply_of
-from support.reading_model import USAGE, Calls, ReadingModel, Says, Thinks
-
-if TYPE_CHECKING:
-    from support.proxied import Proxied
-    from support.reading_model import Answer
+from support.proxied import CHAT, Proxied, proxied, reply_of
+from support.reading_model import USAGE, Answer, Calls, ReadingModel, Says, Thinks
 
 pytestmark = [
     pytest.mark.anyio,

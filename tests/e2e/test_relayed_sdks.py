@@ -12,7 +12,7 @@ from google import genai
 from google.genai import types as gemini
 
 from headstart.lab.simulator import ProviderProfile, Simulator
-from support.relaying import relay_to
+from support.relaying import RelayingGateway, relay_to
 from support.simulated import simulated
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from google.genai.client import AsyncClient
 
-    from support.relaying import RelayingGateway
 
 pytestmark = [
     pytest.mark.anyio,

@@ -12,16 +12,14 @@ import pytest
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.observe import Served
-from support.proxied import CHAT, Reply, proxied, reply_of
-from support.scripted import ScriptedUpstream
+from support.proxied import CHAT, Proxied, Reply, proxied, reply_of
+from support.scripted import Received, ScriptedUpstream
 from support.serving import serving
 from support.sidecar import PROMPT, REWORDED, Provider, sidecar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from support.proxied import Proxied
-    from support.scripted import Received
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 import pydantic
@@ -13,16 +13,13 @@ import pytest
 from headstart.attempts import AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.lab.simulator import Oracle
-from headstart.lab.simulator.faults import Cut, ErrorFrame, Stall, Status
+from headstart.lab.simulator.faults import Cut, ErrorFrame, Fault, Stall, Status
 from support.proxied import Reply, proxied, reply_of
 from support.responses import events_in
 from support.scripted import ScriptedUpstream
 from support.sdks import KEY
 from support.sidecar import PROMPT, REWORDED, Provider, Sidecar, headers_of, sidecar
 from support.simulated import simulated
-
-if TYPE_CHECKING:
-    from headstart.lab.simulator.faults import Fault
 
 pytestmark = pytest.mark.anyio
 

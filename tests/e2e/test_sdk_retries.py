@@ -14,12 +14,11 @@ from headstart.lab.simulator import Oracle
 from headstart.lab.simulator.faults import Cut, Status
 from headstart.lab.simulator.profiles import ProviderProfile
 from headstart.middleware import respond
-from support.sidecar import PROMPT, Provider, sidecar
+from support.sidecar import PROMPT, Provider, Sidecar, sidecar
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionUserMessageParam
 
-    from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
 

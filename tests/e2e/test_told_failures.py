@@ -10,7 +10,7 @@ import pytest
 import trustme
 from aiohttp.http_exceptions import TransferEncodingError
 
-from headstart.lab.simulator.faults import Cut, ErrorFrame, InvalidEvent, Stall, Status
+from headstart.lab.simulator.faults import Cut, ErrorFrame, Fault, InvalidEvent, Stall, Status
 from headstart.middleware.upstreams.accounting import upstream_error
 from headstart.settings import UpstreamSettings
 from support.raw_upstream import RawUpstream, raw_upstream
@@ -21,7 +21,6 @@ from support.sidecar import sidecar
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headstart.lab.simulator.faults import Fault
 
 pytestmark = pytest.mark.anyio
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anthropic
 import openai
 import pytest
 
 from headstart.canonical_request import portable_name
-from support.proxied import proxied
+from support.proxied import Proxied, proxied
 from support.scripted import ScriptedUpstream, chunk
 from support.scripted_messages import ScriptedMessages
-
-if TYPE_CHECKING:
-    from support.proxied import Proxied
 
 pytestmark = pytest.mark.anyio
 

@@ -13,15 +13,13 @@ from headstart.config.checks import checked, listed_upstreams
 from headstart.dialects.anthropic_requests import as_raw_predict
 from headstart.errors import InvalidRequest
 from headstart.settings import Settings, UpstreamSettings
-from support.proxied import proxied
-from support.scripted import ScriptedUpstream
+from support.proxied import Proxied, proxied
+from support.scripted import Received, ScriptedUpstream
 from support.serving import serving
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.proxied import Proxied
-    from support.scripted import Received
 
 pytestmark = pytest.mark.anyio
 

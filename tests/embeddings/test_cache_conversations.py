@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from anyio import to_thread
 
-from headstart.decisions import MatchContext, Outcome
+from headstart.decisions import Lookup, MatchContext, Outcome
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.encoder import OnnxEncoder
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from headstart.decisions import Lookup
     from headstart.interfaces import Store
     from headstart.types import CacheKey
 

@@ -11,7 +11,7 @@ from headstart.decisions import Outcome
 from headstart.embeddings.index import FaissIndex
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.errors import StoreError
-from headstart.types import Delete, Put
+from headstart.types import Delete, Logged, Put, VectorRow
 from support.caches import CacheRig, key, make_cache, refuse_none, running
 from support.fakes import DIMENSION, FakeEncoder, FaultyStore, Recorder, make_entry
 from support.patience import until
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from headstart.types import Logged, VectorRow
 
 pytestmark = pytest.mark.anyio
 

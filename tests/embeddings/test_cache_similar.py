@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import anyio
 import msgspec
 import pytest
 
-from headstart.decisions import MatchContext, Outcome
+from headstart.decisions import Encoding, Lookup, MatchContext, Outcome
 from headstart.embeddings.cache import SemanticCache
 from headstart.embeddings.entry_encoder import MOST_PARSED
 from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
 from headstart.errors import EncoderError
-from headstart.types import Put
+from headstart.types import Entry, Put
 from support.caches import CacheRig, key, make_cache, refuse_none
 from support.fakes import (
     DIMENSION,
@@ -26,10 +24,6 @@ from support.fakes import (
     make_entry,
 )
 from support.patience import until
-
-if TYPE_CHECKING:
-    from headstart.decisions import Encoding, Lookup
-    from headstart.types import Entry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 

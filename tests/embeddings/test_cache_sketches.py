@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from headstart.decisions import MatchContext, Outcome
+from headstart.decisions import Lookup, MatchContext, Neighbor, Outcome, RankedNeighbor, Verdict
 from headstart.embeddings.index import FaissIndex, pack_row, pack_vector
 from headstart.embeddings.replica import (
     INLINE_ROWS,
@@ -31,7 +31,6 @@ from support.patience import until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.decisions import Lookup, Neighbor, RankedNeighbor, Verdict
 
 pytestmark = pytest.mark.anyio
 

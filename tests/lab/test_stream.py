@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from headstart.decisions import Label, LabelSource
-from headstart.lab.rates import LabelledPrompt, ordering_report, same_class, stream_report
+from headstart.decisions import Label, LabelSource, Verdict
+from headstart.lab.rates import LabelledPrompt, Ordering, ordering_report, same_class, stream_report
 from headstart.lab.stream import PreparedPrompt, ReplayRun, play
 from support.angles import ByAngle, conversation, key, labelled, prepare
-
-if TYPE_CHECKING:
-    from headstart.decisions import Verdict
-    from headstart.lab.rates import Ordering
 
 
 class Notebook:

@@ -25,7 +25,7 @@ from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import Observers, RecentRequests
 from headstart.policies.callers import OriginRules
 from headstart.sidecar import build_sidecar
-from headstart.types import Charge, Charged
+from headstart.types import Charge, Charged, StoreStats
 from support.entries import put
 from support.proxied import CHAT, Reply, reply_of
 from support.raw_upstream import ask_raw
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.interfaces import Store
-    from headstart.types import StoreStats
 
 pytestmark = pytest.mark.anyio
 

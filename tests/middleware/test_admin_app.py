@@ -24,7 +24,7 @@ from headstart import (
     gateway,
 )
 from headstart.lab.simulator import Simulator
-from support.proxied import reply_of
+from support.proxied import Reply, reply_of
 from support.serving import serving
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from support.proxied import Reply
 
 pytestmark = pytest.mark.anyio
 

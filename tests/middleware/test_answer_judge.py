@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from headstart.decisions import Outcome
+from headstart.decisions import Encoding, Outcome
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import EncoderError, UpstreamUnreachable
 from headstart.middleware.learning.learner import AnswerJudge, CallBudget, ModelJudge
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headstart.decisions import Encoding
     from headstart.types import Entry
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
@@ -14,13 +14,10 @@ from yarl import URL
 from headstart import HeadstartMiddleware
 from headstart.decisions import Outcome
 from support.patience import PATIENCE_S
-from support.proxied import CHAT, proxied, reply_of
+from support.proxied import CHAT, Reply, proxied, reply_of
 from support.scripted import ScriptedUpstream
 from support.scripted_messages import ScriptedMessages
 from support.serving import serving
-
-if TYPE_CHECKING:
-    from support.proxied import Reply
 
 pytestmark = pytest.mark.anyio
 

@@ -17,13 +17,12 @@ from anthropic.types import Message
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.middleware.reading import SSEDecoder
 from headstart.reply import Transcript
-from headstart.types import ErrorReported, Reasoning, Text, ToolCall
+from headstart.types import ErrorReported, Reasoning, StreamEvent, Text, ToolCall
 from support.events import events_of, folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headstart.types import StreamEvent
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data" / "recordings"
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="recordings are not here")

@@ -19,9 +19,9 @@ from headstart.errors import (
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget
-from headstart.reply import AnswerWithheld
+from headstart.reply import AnswerWithheld, Reply
 from headstart.settings import Strategy
-from headstart.types import Ended, ErrorReported, Finished, Piece, Started, TextDelta
+from headstart.types import Call, Ended, ErrorReported, Finished, Piece, Started, TextDelta
 from support.candidates import (
     SSE,
     UNIX,
@@ -37,8 +37,6 @@ from support.candidates import (
 )
 
 if TYPE_CHECKING:
-    from headstart.reply import Reply
-    from headstart.types import Call
     from support.candidates import Step
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]

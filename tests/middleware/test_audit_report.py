@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from headstart.decisions import LabelSource, Outcome, Rule
+from headstart.decisions import Label, LabelSource, Outcome, Rule
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware.learning.certificates import audit_report
 from headstart.policies.learned_rule.error_limit import ErrorLimit
@@ -17,7 +17,6 @@ from support.booked import served
 from support.learned import make_label
 
 if TYPE_CHECKING:
-    from headstart.decisions import Label
     from headstart.observe import Served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]

@@ -12,12 +12,11 @@ from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.types import ToolCall
 from support.events import decoded, folded
-from support.proxied import Reply, proxied, reply_of
+from support.proxied import Proxied, Reply, proxied, reply_of
 from support.scripted import ScriptedUpstream, chunk
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
-    from support.proxied import Proxied
 
 pytestmark = pytest.mark.anyio
 

@@ -10,14 +10,13 @@ import pytest
 
 from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused
 from headstart.types import Ended, Finished, TextDelta
-from support.candidates import Actor, Targets, chat_call, read, say, whole
+from support.candidates import Actor, Step, Targets, chat_call, read, say, whole
 from support.cascades import REFUSAL, asking, cascade
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from headstart.middleware.upstreams.cascade import Cascade
-    from support.candidates import Step
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 

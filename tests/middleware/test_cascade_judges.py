@@ -10,13 +10,12 @@ import pytest
 
 from headstart.attempts import RoutingEstimate
 from headstart.errors import UpstreamError, UpstreamRefused
-from headstart.types import LogprobsDelta, Started, TextDelta
+from headstart.types import ChatRequest, Completion, LogprobsDelta, Started, TextDelta
 from support.candidates import Actor, Candid, Targets, chat_call, say, whole
 from support.cascades import REFUSAL, ask, asking, broken, cascade, fast_says, slow_says
 
 if TYPE_CHECKING:
     from headstart.middleware.upstreams.cascade import Cascade
-    from headstart.types import ChatRequest, Completion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 

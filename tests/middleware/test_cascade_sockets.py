@@ -20,8 +20,8 @@ from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.target import Target
 from headstart.mount import build_gateway
 from headstart.observe import Committed, Served
-from headstart.settings import Settings, Strategy, UpstreamSettings
-from headstart.types import Text
+from headstart.settings import RouteSettings, Settings, Strategy, UpstreamSettings
+from headstart.types import ChatRequest, Completion, Text
 from support.candidates import UNIX, Books, chat_call, read
 from support.patience import PATIENCE_S
 from support.scripted import ScriptedUpstream, chunk
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import DraftJudge, Store
     from headstart.middleware.admin_front import EngineParts
-    from headstart.settings import RouteSettings
-    from headstart.types import ChatRequest, Completion
 
 pytestmark = pytest.mark.anyio
 

@@ -17,12 +17,11 @@ from headstart.settings import UpstreamSettings
 from headstart.sockets import NameLookups
 from support.candidates import make_call
 from support.patience import PATIENCE_S, until
-from support.proxied import proxied
+from support.proxied import Proxied, proxied
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from support.proxied import Proxied
 
 pytestmark = pytest.mark.anyio
 

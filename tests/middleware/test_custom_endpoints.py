@@ -21,7 +21,7 @@ from starlette.routing import Route
 from yarl import URL
 
 from headstart import Endpoint, HeadstartMiddleware
-from headstart.observe import Served
+from headstart.observe import Observation, Served
 from support.patience import PATIENCE_S, until
 from support.proxied import Reply, proxied, reply_of
 from support.serving import serving
@@ -29,7 +29,6 @@ from support.serving import serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from headstart.observe import Observation
     from headstart.types import Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio

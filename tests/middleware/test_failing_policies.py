@@ -12,7 +12,7 @@ from headstart import Endpoint, HeadstartMiddleware
 from headstart.middleware import prepare, pump
 from headstart.middleware.lookup import Finder
 from headstart.middleware.respond import RenderedAnswers
-from headstart.observe import StageFailed
+from headstart.observe import Observation, StageFailed
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes
 from headstart.reply import Transcript
@@ -20,7 +20,6 @@ from support.proxied import CHAT, Reply, proxied, reply_of
 from support.serving import serving
 
 if TYPE_CHECKING:
-    from headstart.observe import Observation
     from headstart.types import Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio

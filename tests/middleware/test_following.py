@@ -17,13 +17,12 @@ from headstart.middleware.shared_flights import (
     RemoteAnswer,
     SharedFlights,
 )
-from headstart.types import Lease
+from headstart.types import Entry, Lease
 from support.fakes import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from headstart.types import Entry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 LEASE = Lease(name="name", owner="owner", token=1)

@@ -32,7 +32,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
-from starlette.responses import FileResponse, JSONResponse
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware, after_checks, gateway
@@ -47,8 +47,6 @@ from support.simulated import chat, simulated
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
-
-    from starlette.responses import Response
 
     from headstart.types import Message, Receive, Scope, Send
 

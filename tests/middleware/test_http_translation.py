@@ -19,12 +19,12 @@ from headstart.dialects.registry import UPSTREAM_DIALECTS
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import neutral_headers
-from headstart.settings import UpstreamSettings
+from headstart.settings import DialectName, UpstreamSettings
 from headstart.types import Call, Ended, ErrorReported, Finished, Started, TextDelta, UsageReported
 from support.candidates import make_call
 from support.events import decoded, encoded, folded, said
 from support.proxied import proxied
-from support.scripted import ScriptedUpstream, chunk
+from support.scripted import Received, ScriptedUpstream, chunk
 from support.scripted_messages import ScriptedMessages
 from support.serving import serving
 
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.dialects.dialect import Dialect
-    from headstart.settings import DialectName
     from headstart.types import Completion, Headers, Receive, Scope, Send, StreamEvent
-    from support.scripted import Received
 
 pytestmark = pytest.mark.anyio
 

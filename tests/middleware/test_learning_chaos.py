@@ -12,7 +12,7 @@ import pytest
 
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware.learning import domains as domains_module
-from headstart.middleware.learning.domains import SavedDomain
+from headstart.middleware.learning.domains import Domains, SavedDomain
 from headstart.observe import StageFailed
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import VERSION
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from headstart.decisions import Label
-    from headstart.middleware.learning.domains import Domains
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 

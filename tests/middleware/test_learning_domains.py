@@ -145,7 +145,7 @@ async def test_an_alarm_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> 
             await store.add_labels(wrong)
             domains.wake()
             await labelled(domain, 40)
-    assert domain.alarmed
+    assert domain.status().alarm
     assert any(isinstance(seen, Learned) and seen.alarm for seen in recorder.seen)
     assert "wrong hits" in caplog.text
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from headstart.errors import is_context_exceeded, prompt_too_long
-from support.proxied import CHAT, proxied, reply_of
+from support.proxied import CHAT, Reply, proxied, reply_of
 from support.scripted import ScriptedUpstream
-
-if TYPE_CHECKING:
-    from support.proxied import Reply
 
 OPENAI = "This model's maximum context length is 131072 tokens. However, your request has "
 OPENAI += "145112 input tokens. Please reduce the length of the messages."

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headstart.middleware.observers import Observers
-from headstart.observe import Committed, Gated, GateOutcome, StageFailed
+from headstart.observe import Committed, Gated, GateOutcome, Observation, StageFailed
 
 if TYPE_CHECKING:
     import pytest
 
-    from headstart.observe import Observation
 
 GATED = Gated(outcome=GateOutcome.STOPPED)
 COMMITTED = Committed(id="a", bytes=1)

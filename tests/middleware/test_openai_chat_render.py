@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletio
 
 from headstart.dialects.dialect import CHUNK_CHARACTERS
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.errors import InvalidRequest, Overloaded, StoreError, UpstreamTimeout
+from headstart.errors import HeadstartError, InvalidRequest, Overloaded, StoreError, UpstreamTimeout
 from headstart.middleware.reading import SSEDecoder
 from headstart.reply import Transcript
 from headstart.types import (
@@ -26,9 +26,6 @@ from headstart.types import (
     ToolCall,
 )
 from support.completions import completions
-
-if TYPE_CHECKING:
-    from headstart.errors import HeadstartError
 
 DIALECT = OPENAI_CHAT
 USAGE = {

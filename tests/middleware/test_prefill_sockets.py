@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -18,16 +18,13 @@ from headstart.lab.simulator.profiles import find_profile
 from headstart.middleware.asgi import not_found
 from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
-from headstart.observe import Served
+from headstart.observe import Observation, Served
 from support.candidates import chat_call
 from support.events import decoded, folded, said
 from support.scripted import ScriptedUpstream
 from support.scripted_messages import ScriptedMessages
 from support.serving import serving
 from support.simulated import simulated
-
-if TYPE_CHECKING:
-    from headstart.observe import Observation
 
 pytestmark = pytest.mark.anyio
 

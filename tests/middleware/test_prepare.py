@@ -12,7 +12,7 @@ import pytest
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import RequestError
-from headstart.middleware.endpoints import Endpoint, EndpointTable
+from headstart.middleware.endpoints import Endpoint, EndpointTable, MatchedEndpoint
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
 from headstart.middleware.observers import Observers
 from headstart.middleware.prepare import MEMO_BODY_BYTES, MEMO_HEADS, Prepared, Preparer
@@ -23,7 +23,6 @@ from headstart.policies.route_rules import RouteRule
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headstart.middleware.endpoints import MatchedEndpoint
     from headstart.types import Scope
 
 CHAT = "/v1/chat/completions"

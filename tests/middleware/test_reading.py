@@ -18,7 +18,7 @@ from headstart.middleware.translated_reading import (
     StreamAssembler,
 )
 from headstart.reply import Transcript
-from headstart.types import Ended, ErrorReported, UsageReported
+from headstart.types import Ended, ErrorReported, Piece, StreamEvent, UsageReported
 from support.events import decoded, folded, said
 from support.scripted import USAGE_CHUNK, chunk
 from support.scripted_messages import _block_events, event, opening
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headstart.dialects.dialect import Dialect, UpstreamDialect
-    from headstart.types import Piece, StreamEvent
 
 OPENAI, ANTHROPIC = OPENAI_CHAT, ANTHROPIC_MESSAGES
 NAMING = AnswerNames("01H", "own-id", 7)

@@ -14,12 +14,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.reading import SSEDecoder
 from headstart.reply import Transcript
-from headstart.types import Ended, ErrorReported, Reasoning, Text, ToolCall
+from headstart.types import Completion, Ended, ErrorReported, Reasoning, StreamEvent, Text, ToolCall
 from support.events import events_of, folded
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Frame
-    from headstart.types import Completion, StreamEvent
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data" / "recordings"
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="recordings are not here")

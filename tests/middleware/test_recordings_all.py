@@ -8,23 +8,19 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.cohere_chat import COHERE_CHAT
-from headstart.dialects.dialect import translate_events
+from headstart.dialects.dialect import Frame, translate_events
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.reading import SSEDecoder
-from headstart.types import Ended, ErrorReported, Started, Text, ToolCall
+from headstart.types import Completion, Ended, ErrorReported, Started, StreamEvent, Text, ToolCall
 from support.events import folded
-
-if TYPE_CHECKING:
-    from headstart.dialects.dialect import Frame
-    from headstart.types import Completion, StreamEvent
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data" / "recordings"
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="recordings are not here")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,12 +12,9 @@ from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.refused_values import RefusedValues, ValueRefused
 from headstart.settings import UpstreamSettings
 from support.candidates import make_call
-from support.proxied import proxied, reply_of
+from support.proxied import Proxied, proxied, reply_of
 from support.scripted import ScriptedUpstream
 from support.serving import serving
-
-if TYPE_CHECKING:
-    from support.proxied import Proxied
 
 OPENAI = '{"error":{"message":"Unsupported parameter: \'top_p\' is not supported with this model.",'
 OPENAI += '"type":"invalid_request_error","param":"top_p","code":"unsupported_parameter"}}'

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import re
 from time import process_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from headstart.canonical_request import Quirks, portable_request
+from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest, portable_request
 from headstart.dialects.dialect import Dialect
 from headstart.dialects.registry import BY_SETTING
 from headstart.dialects.requests import without_dropped_tools
 from headstart.errors import InvalidRequest
 from support.translated import ANTHROPIC, PNG, SCHEMA, ask, lose, translate
-
-if TYPE_CHECKING:
-    from headstart.canonical_request import CanonicalRequest, WrittenRequest
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.attempts import AttemptRole
+from headstart.attempts import AttemptRole, RoutingEstimate
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
@@ -45,7 +45,6 @@ from support.candidates import (
 from support.guarded import a_call
 
 if TYPE_CHECKING:
-    from headstart.attempts import RoutingEstimate
     from headstart.middleware.upstreams.target import Target
     from headstart.reply import Reply
     from headstart.types import Call, StreamEvent

@@ -7,18 +7,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, Request, expect
 
 from support.administered import CHATGPT, NEGATED
 from support.browser import CHROMIUM, PATIENCE_MS, chromium
-from support.remote import remote
+from support.remote import Remote, remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page, Request
-
-    from support.remote import Remote
 
 TOKEN = "secret-token"
 MARKUP = '<img src="x" onerror="document.title = \'owned\'"><b>Tea &amp; toast</b>'

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from headstart.decisions import LabelSource
+from headstart.decisions import Label, LabelSource
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware.learning.hit_decisions import (
     MOST_SEARCHED_DOMAINS,
@@ -20,7 +20,6 @@ from support.learned import make_label
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.decisions import Label
 
 pytestmark = pytest.mark.anyio
 

@@ -17,10 +17,10 @@ from headstart.middleware.shaping.prompt_compression import (
     CompressPrompts,
     TextWorker,
 )
-from headstart.observe import StageFailed
+from headstart.observe import Observation, StageFailed
 from headstart.reply import AnswerWithheld
 from headstart.settings import CompressionSettings
-from headstart.types import Finished
+from headstart.types import Call, Finished
 from support.candidates import CHAT, Actor, Targets, chat_call, read, say, whole
 from support.patience import until
 from support.prompts import ROWS, TABLE, chat
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headstart.attempts import ShapingEffect
-    from headstart.observe import Observation
-    from headstart.types import Call
 
 pytestmark = pytest.mark.anyio
 

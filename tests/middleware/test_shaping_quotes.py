@@ -16,7 +16,7 @@ from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.middleware.shaping import quotes as module
 from headstart.middleware.shaping.prompt_compression import TextWorker
 from headstart.middleware.shaping.quotes import INSTRUCTION, QuoteByNumber
-from headstart.observe import StageFailed
+from headstart.observe import Observation, StageFailed
 from headstart.types import (
     Call,
     Ended,
@@ -34,7 +34,6 @@ from support.events import streamed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.observe import Observation
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 

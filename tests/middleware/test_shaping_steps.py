@@ -11,17 +11,15 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import UpstreamUnreachable
 from headstart.middleware.observers import Observers
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext, answer_writer
-from headstart.observe import StageFailed
-from headstart.types import Ended, Finished, Started, TextDelta
+from headstart.observe import Observation, StageFailed
+from headstart.types import Call, ChatRequest, Ended, Finished, Started, TextDelta
 from support.candidates import Actor, Targets, read, whole
 from support.events import decoded, folded
 from support.guarded import a_call
 
 if TYPE_CHECKING:
     from headstart.middleware.shaping.steps import RestOfSteps, Send
-    from headstart.observe import Observation
     from headstart.reply import Reply
-    from headstart.types import Call, ChatRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 

@@ -25,7 +25,7 @@ from headstart.middleware.upstreams.shared_states import (
     SharedLock,
     SharedUpstreamStates,
 )
-from headstart.policies.routing.failures import FailureKind, failure
+from headstart.policies.routing.failures import FailureKind, Permit, failure
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.prompt_cache import SeenPrefix
 from headstart.policies.routing.rate_limits import MOST_LIMITS, NOTHING_TAKEN, RateLimits
@@ -33,7 +33,6 @@ from headstart.policies.routing.rate_limits import MOST_LIMITS, NOTHING_TAKEN, R
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.policies.routing.failures import Permit
 
 HEADERS = ((b"x-ratelimit-limit-requests", b"100"), (b"x-ratelimit-remaining-requests", b"40"),
            (b"x-ratelimit-reset-requests", b"36s"))  # fmt: skip

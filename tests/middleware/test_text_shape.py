@@ -16,12 +16,11 @@ from headstart.dialects.openai_answers import ChatDecoder
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.middleware.reading import EventStream, SSEDecoder, TextShape, learn_shape
-from headstart.types import Ended, ErrorReported, ReasoningDelta, TextDelta
+from headstart.types import Ended, ErrorReported, ReasoningDelta, StreamEvent, TextDelta
 from support.events import decoded
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
-    from headstart.types import StreamEvent
 
 OPENAI, ANTHROPIC, RESPONSES = OPENAI_CHAT, ANTHROPIC_MESSAGES, OPENAI_RESPONSES
 START = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,12 +11,9 @@ from msgspec.structs import astuple
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.cohere_chat import COHERE_CHAT
-from headstart.dialects.dialect import MOST_TOKENS
+from headstart.dialects.dialect import MOST_TOKENS, UpstreamDialect
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
-
-if TYPE_CHECKING:
-    from headstart.dialects.dialect import UpstreamDialect
 
 DIALECTS: list[UpstreamDialect] = [
     OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE, COHERE_CHAT,

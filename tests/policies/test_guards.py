@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
 from headstart.policies.guards.table import GUARDS, parse_prompt
-from headstart.policies.guards.words import MOST_VECTORS, split_words, stem
+from headstart.policies.guards.words import MOST_VECTORS, Parse, split_words, stem
 
 if TYPE_CHECKING:
-    from headstart.policies.guards.words import Parse
     from headstart.settings import GuardName
 
 ALIKE = {"automobile": "car", "purchase": "buy", "terminate": "stop"}

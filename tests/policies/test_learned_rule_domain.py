@@ -139,7 +139,7 @@ def test_a_domain_that_serves_nothing_has_no_least_similarity() -> None:
 
 def test_each_rule_of_a_domain_has_a_gate_of_its_own() -> None:
     serving, alarmed = taught(1500), taught(1500)
-    while not alarmed.alarmed:
+    while not alarmed.status().alarm:
         alarmed.apply(label(1, 2.5, False, source=LabelSource.AUDIT))
     unqualified = Domain(ERROR_LIMIT)
     for number in range(1600):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
 from headstart.lab.simulator.app import OPENAI
-from headstart.lab.simulator.faults import Cut, ErrorFrame, Gzip, Stall, Status, decode_fault
+from headstart.lab.simulator.faults import Cut, ErrorFrame, Fault, Gzip, Stall, Status, decode_fault
 from headstart.lab.simulator.simulated_calls import ScriptedReply, TimedPiece
-
-if TYPE_CHECKING:
-    from headstart.lab.simulator.faults import Fault
 
 
 def _reply() -> ScriptedReply:

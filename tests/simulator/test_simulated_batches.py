@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anthropic
 import openai
 import pytest
-from openai.types import BatchRequestCounts
+from openai.types import Batch, BatchRequestCounts
 from openai.types.chat import ChatCompletion
 
 from headstart.lab.simulator import Simulator
@@ -17,7 +17,6 @@ from support.serving import serving_in_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from openai.types import Batch
 
 CHAT = "/v1/chat/completions"
 

@@ -13,7 +13,7 @@ from google.genai import types as gemini
 
 from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.lab.simulator import Oracle, Simulator
-from headstart.lab.simulator.faults import Cut, ErrorFrame, InvalidEvent, Status
+from headstart.lab.simulator.faults import Cut, ErrorFrame, Fault, InvalidEvent, Status
 from headstart.middleware.reading import EventStream
 from headstart.types import (
     Ended,
@@ -31,7 +31,6 @@ from support.simulated import exchange, simulated
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headstart.lab.simulator.faults import Fault
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from headstart.middleware.observers import RecentRequests
 from headstart.policies.callers import OriginRules
 from support.patience import PATIENCE_S
 from support.proxied import Reply, reply_of
-from support.sidecar import sidecar
+from support.sidecar import Sidecar, sidecar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.types import ASGIApp
-    from support.sidecar import Sidecar
 
 CHATGPT = "How can I sign up for ChatGPT?"
 REWORDED = "I want to sign up for ChatGPT"

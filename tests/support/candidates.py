@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headstart.attempts import AttemptLog
+from headstart.attempts import Attempt, AttemptLog, RoutingEstimate, ShapingEffect
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.observers import Observers
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
+from headstart.middleware.shaping.steps import Step as ShapingStep
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.target import Target
@@ -33,10 +34,8 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from headstart.attempts import Attempt, RoutingEstimate, ShapingEffect
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate
-    from headstart.middleware.shaping.steps import Step as ShapingStep
     from headstart.observe import Observer
     from headstart.reply import Closing
     from headstart.types import Headers

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
-from headstart.types import Choice, Completion, Reasoning, Refusal, Text, ToolCall
-
-if TYPE_CHECKING:
-    from headstart.types import Part
+from headstart.types import Choice, Completion, Part, Reasoning, Refusal, Text, ToolCall
 
 # Lone surrogates cannot be written as UTF-8.
 text = st.text(st.characters(codec="utf-8"))

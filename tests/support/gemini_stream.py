@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.middleware.reading import SSEDecoder
 from headstart.reply import Transcript
-from headstart.types import Ended
-
-if TYPE_CHECKING:
-    from headstart.types import Completion, StreamEvent
+from headstart.types import Completion, Ended, StreamEvent
 
 DIALECT = GEMINI_GENERATE
 assert DIALECT.operations is not None

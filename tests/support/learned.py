@@ -11,14 +11,13 @@ import numpy as np
 from headstart.decisions import Label, LabelSource
 from headstart.middleware.learning.domains import Domains
 from headstart.middleware.observers import Observers
-from headstart.observe import StageFailed
+from headstart.observe import Observer, StageFailed
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
 
 if TYPE_CHECKING:
     from headstart.interfaces import Store
-    from headstart.observe import Observer
     from support.fakes import Recorder
 
 ERROR_LIMIT = ErrorLimit(max_error=0.05)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.observe import Committed
 from support.patience import PATIENCE_S, until
-from support.sidecar import sidecar
+from support.sidecar import Sidecar, sidecar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from support.sidecar import Sidecar
 
 NUMBERS = itertools.count()
 """The numbers of questions, so that no question is asked twice in a run."""

@@ -13,7 +13,7 @@ from headstart.config.loading import load_settings
 from headstart.middleware.asgi import not_found
 from headstart.middleware.observers import Observers
 from headstart.mount import build_gateway
-from headstart.observe import Committed, Served
+from headstart.observe import Committed, Observation, Served
 from support.patience import PATIENCE_S
 from support.scripted import ScriptedUpstream
 from support.serving import serving
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.middleware.admin_front import EngineParts
-    from headstart.observe import Observation
     from headstart.types import ASGIApp
 
 CHAT = "/v1/chat/completions"

@@ -6,13 +6,11 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from support.scripted import ScriptedUpstream, chunk
+from support.scripted import Received, ScriptedUpstream, chunk
 from support.scripted_messages import event, opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from support.scripted import Received
 
 
 class Says(NamedTuple):

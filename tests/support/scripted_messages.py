@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from support.scripted import ScriptedUpstream
-
-if TYPE_CHECKING:
-    from support.scripted import Received
+from support.scripted import Received, ScriptedUpstream
 
 USAGE = {
     "input_tokens": 10,

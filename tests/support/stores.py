@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from headstart.embeddings.stores.records import StoreLimits, encode_put
+from headstart.embeddings.stores.records import StoreCipher, StoreLimits, encode_put
 from headstart.embeddings.stores.redis import PREFIX, RedisStore
 from headstart.embeddings.stores.store_urls import open_store
-from headstart.observe import Committed
+from headstart.observe import Committed, Observation
 from support.entries import NOW
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from contextlib import AsyncExitStack
 
-    from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
-    from headstart.observe import Observation
     from headstart.types import Logged, Put
 
 

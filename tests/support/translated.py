@@ -12,14 +12,13 @@ import msgspec
 import openai.types.chat.completion_create_params as chat_api
 import pydantic
 
-from headstart.canonical_request import Quirks
+from headstart.canonical_request import CanonicalRequest, Quirks
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.openai_chat import OPENAI_CHAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.canonical_request import CanonicalRequest
     from headstart.dialects.dialect import Dialect
 
 OPENAI = OPENAI_CHAT

@@ -8,10 +8,10 @@ import http
 from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.client import connect
-from websockets.asyncio.server import serve
+from websockets.asyncio.server import ServerConnection, serve
 
 from headstart.config.loading import load_settings
-from headstart.middleware.asgi import not_found
+from headstart.middleware.asgi import Gateway, not_found
 from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.middleware.observers import Observers
 from headstart.middleware.websocket_protocol import QuietWebSocket
@@ -24,11 +24,9 @@ from support.serving import serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from websockets.asyncio.server import ServerConnection
     from websockets.http11 import Request, Response
 
     from headstart.middleware.admin_front import EngineParts
-    from headstart.middleware.asgi import Gateway
 
 
 async def echo(socket: ServerConnection) -> None:

@@ -27,7 +27,7 @@ from headstart.embeddings.stores.records import (
     row_number,
     stored_ids,
 )
-from headstart.observe import Served
+from headstart.observe import Observer, Served
 from headstart.types import Charge, Charged, Delete, Entry, Latest, StoreStats, VectorRow
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
-    from headstart.observe import Observer
 
 
 class _Counter(NamedTuple):

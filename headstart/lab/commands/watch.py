@@ -34,7 +34,7 @@ from headstart.cli.options import (
 from headstart.config.providers import sends_no_bill
 from headstart.errors import ConfigError
 from headstart.factory.upstreams import metered_price
-from headstart.lab.bench import Sample, Subject, recommend
+from headstart.lab.bench import Recommendation, Sample, Subject, recommend
 from headstart.lab.commands.bench import PROMPTS_HELP, read_bench_prompts
 from headstart.lab.commands.bench_calls import BenchPlan, BenchTarget, measure, open_configured
 from headstart.lab.commands.tune import set_keys
@@ -44,7 +44,6 @@ from headstart.sockets import client_session
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.lab.bench import Recommendation
     from headstart.policies.cost import Price
 
 DAY_S = 86_400.0

@@ -63,7 +63,7 @@ from headstart.lab.simulator.simulated_calls import (
     json_reply,
 )
 from headstart.sockets import BACKLOG, bind, url_of
-from headstart.types import UNDECODABLE, Latest
+from headstart.types import UNDECODABLE, Headers, Latest
 
 if TYPE_CHECKING:
     import socket
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
 
     from headstart.lab.simulator.faults import Spell
     from headstart.lab.simulator.simulated_calls import PromptBlock, Wire
-    from headstart.types import Headers
 
 
 OPENAI: Wire = OpenAIWire()

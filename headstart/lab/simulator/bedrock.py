@@ -44,7 +44,6 @@ CONVERSES = re.compile(rb"/model/([^/]+)/(converse|converse-stream)")
 
 class _ToolResultText(Frozen):
     text: str = ""
-    json: Any = None
 
 
 class _ConverseResult(Frozen):

@@ -31,7 +31,6 @@ class BadRequest(Exception):
 class ContentPart(Frozen):
     type: str
     text: str = ""
-    refusal: str = ""
 
 
 class CalledFunction(Frozen):
@@ -82,8 +81,8 @@ class Function(Frozen):
 
 
 class OfferedTool(Frozen):
-    type: str = "function"
     function: Function | None = None
+    """None: it is a tool of the provider."""
 
     @classmethod
     def of(cls, name: str, parameters: dict[str, Any] | None, description: str = "") -> OfferedTool:
@@ -102,7 +101,6 @@ class StreamOptions(Frozen):
 
 
 class JsonSchema(Frozen):
-    name: str = ""
     schema: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -123,7 +121,6 @@ class NamedFunction(Frozen):
 
 
 class NamedTool(Frozen):
-    type: str = "function"
     function: NamedFunction | None = None
 
     @classmethod

@@ -276,7 +276,7 @@ def _text(content: str | tuple[_ContentPart, ...]) -> str:
 
 def _tool(tool: _FlatTool) -> OfferedTool:
     if tool.type != "function":
-        return OfferedTool(type=tool.type)
+        return OfferedTool()
     return OfferedTool.of(tool.name, tool.parameters)
 
 

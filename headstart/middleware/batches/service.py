@@ -69,7 +69,7 @@ from headstart.middleware.respond import (
     send_whole,
 )
 from headstart.observe import Observation, Served, logger
-from headstart.types import UNDECODABLE
+from headstart.types import UNDECODABLE, ASGIApp, Headers, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,6 @@ if TYPE_CHECKING:
 
     from headstart.middleware.batches.journal import BatchRequest
     from headstart.settings import BatchSettings
-    from headstart.types import ASGIApp, Headers, Receive, Scope, Send
 
 _PATH = re.compile(rb"/v1/(files|batches)(?:/([^/]+)(/[a-z]+)?)?")
 ENDPOINTS = (

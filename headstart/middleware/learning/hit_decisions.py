@@ -43,7 +43,7 @@ from headstart.policies.learned_rule.domain import DomainStatus  # noqa: TC001 -
 from headstart.policies.learned_rule.features import unpack_features
 from headstart.policies.learned_rule.threshold import comparison_share
 from headstart.policies.match import FEEDBACK, question_of
-from headstart.types import CacheKey, Frozen
+from headstart.types import CacheKey, Entry, Frozen
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from headstart.middleware.request_context import RequestContext
     from headstart.policies.learned_rule.domain import Domain
     from headstart.policies.learned_rule.error_limit import ErrorLimit
-    from headstart.types import Entry
 
 
 class HitAction(Enum):

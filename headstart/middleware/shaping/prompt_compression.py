@@ -32,7 +32,7 @@ from headstart.errors import UpstreamRefused
 from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext, with_document
 from headstart.observe import DRY_RUN
 from headstart.policies.freshness import compressed_transform, requested_compression, stricter
-from headstart.types import Memo
+from headstart.types import Call, ChatRequest, Memo
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from headstart.middleware.shaping.recoverable import RecoverableCalls
     from headstart.reply import Reply
     from headstart.settings import CompressionMode, CompressionSettings
-    from headstart.types import Call, ChatRequest
 
     T = TypeVar("T")
 

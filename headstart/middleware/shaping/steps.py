@@ -30,7 +30,7 @@ from headstart.middleware.translated_reading import StreamWriter, with_usage
 from headstart.observe import Observer, StageFailed
 from headstart.policies.output.answer_limits import cut_by
 from headstart.reply import AnswerWithheld, Reply, Transcript
-from headstart.types import Ended, Piece, UsageReported
+from headstart.types import Call, ChatRequest, Ended, Piece, Started, StreamEvent, UsageReported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from headstart.canonical_request import CanonicalRequest
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate
-    from headstart.types import Call, ChatRequest, Started, StreamEvent
 
     WriteEvents: TypeAlias = Callable[[Sequence[StreamEvent]], Piece]
 

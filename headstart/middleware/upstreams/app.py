@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from headstart.dialects.dialect import unreadable
+from headstart.dialects.dialect import Dialect, unreadable
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, body_reader
 from headstart.reply import Reply, Transcript
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-    from headstart.dialects.dialect import Dialect
     from headstart.middleware.concurrency import Spawn
 
 logger = logging.getLogger("headstart")

@@ -39,20 +39,18 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamUnreachable,
 )
-from headstart.middleware.batches.journal import Submission, error_message
+from headstart.middleware.batches.journal import BatchJournal, Submission, error_message
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import OutgoingRequest, pieces_of, read_head
 from headstart.reply import Reply, Transcript
-from headstart.types import UNDECODABLE
+from headstart.types import UNDECODABLE, Call, Headers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 
-    from headstart.middleware.batches.journal import BatchJournal
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.upstreams.signers import Signer
     from headstart.settings import UpstreamSettings
-    from headstart.types import Call, Headers
 
 WINDOW = "24h"
 MARK = "headstart"

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from headstart.attempts import AttemptRole, RoutingEstimate
 from headstart.errors import UpstreamError
 from headstart.middleware.flights import AnswerForm, Flight, OwnedCall
-from headstart.middleware.reading import body_reader
+from headstart.middleware.reading import BodyReader, body_reader
 from headstart.middleware.shared_flights import (
+    Answer,
     AnswerEnded,
     BodyPart,
     HeadCame,
+    LeaseClaim,
     OwnerLost,
+    RemoteAnswer,
+    SharedFlights,
     wait_until_settled,
 )
 from headstart.middleware.upstreams.outgoing import pieces_of
@@ -29,13 +33,6 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate, Upstream
-    from headstart.middleware.reading import BodyReader
-    from headstart.middleware.shared_flights import (
-        Answer,
-        LeaseClaim,
-        RemoteAnswer,
-        SharedFlights,
-    )
     from headstart.settings import JoinStreams
 
     Render: TypeAlias = Callable[[Entry], "tuple[Headers, bytes, int] | None"]

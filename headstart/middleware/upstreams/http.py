@@ -27,7 +27,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import aiohttp
-from aiohttp import http_writer
+from aiohttp import ClientRequest, http_writer
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import TimerNoop
 from aiohttp.http import HttpResponseParser
@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from ssl import SSLContext
 
-    from aiohttp import ClientRequest
     from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace

@@ -32,7 +32,7 @@ from headstart.policies.routing.rate_limits import (
     are_possible,
     limit_windows,
 )
-from headstart.types import UNDECODABLE
+from headstart.types import UNDECODABLE, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.upstreams.accounting import UpstreamState
     from headstart.policies.routing.rate_limits import LimitWindow
-    from headstart.types import Headers
 
 AHEAD = 1 / 32
 """The share of what is left of a limit that unwritten calls may use."""

@@ -421,8 +421,6 @@ class LabelEffect(Frozen):
     """The threshold was computed again."""
     rule: Rule = Rule.COLD_START
     """The rule in force after the label."""
-    threshold: float | None = None
-    """The threshold after the label: of the score or, at cold start, of the similarity."""
     trust: Trust = Trust.STRICT
     """How far the cold-start threshold is trusted after the label."""
 
@@ -558,11 +556,6 @@ class Domain:
         """Tell whether labels show that pairs that only soft guards veto meet the target."""
         judged = self._seen(self.target(max_error))
         return self._state.near_misses.lifts_soft_guards(judged)
-
-    @property
-    def alarmed(self) -> bool:
-        """True from an alarm until there are enough new labels. Meanwhile nothing is served."""
-        return self._state.alarmed
 
     @property
     def refusal(self) -> str:
@@ -711,7 +704,6 @@ class Domain:
             alarm=state.counts.alarms > before.counts.alarms,
             redrawn=state.curve is not before.curve,
             rule=self.rule,
-            threshold=self.threshold(),
             trust=self.trust,
         )
 

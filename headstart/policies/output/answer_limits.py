@@ -22,13 +22,12 @@ import msgspec
 from headstart.canonical_request import CanonicalRequest, Message, ReasoningOptions, TextPart
 from headstart.observe import HELD_OUT
 from headstart.policies.routing.measures import Quantiles, SavedHistogram
-from headstart.types import Latest, words_of
+from headstart.types import Finished, Latest, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headstart.settings import MaxOutput
-    from headstart.types import Finished
 
 
 MOST_CONTINUATIONS = 2

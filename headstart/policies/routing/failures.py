@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.dialects.dialect import decode_first
+from headstart.dialects.dialect import Dialect, decode_first
 from headstart.errors import (
     CONTEXT_CODES,
     CONTEXT_TEXTS,
@@ -43,8 +43,6 @@ from headstart.types import ErrorReported, Frozen, Headers, word_classes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from headstart.dialects.dialect import Dialect
 
 
 # What providers write into their errors. All patterns are for lower-case text.

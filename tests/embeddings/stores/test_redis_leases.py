@@ -11,20 +11,18 @@ import msgspec
 import pytest
 
 from headstart.embeddings.stores import redis as redis_store
-from headstart.embeddings.stores.redis import RedisStore
+from headstart.embeddings.stores.redis import RedisExchange, RedisStore
 from headstart.errors import StoreError
 from headstart.types import Delete, Entry, Lease
 from support.entries import entry, put
 from support.patience import PATIENCE_S, until
-from support.redis_server import redis_server
+from support.redis_server import RedisServer, redis_server
 from support.stores import Stores, follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headstart.embeddings.stores.redis import RedisExchange
     from headstart.interfaces import Store
-    from support.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 

@@ -21,13 +21,12 @@ from headstart.types import Charge, RawResponse
 from support.entries import entry, put, row
 from support.labels import label, labelled, last_cursor
 from support.patience import PATIENCE_S
-from support.redis_server import redis_server
+from support.redis_server import RedisServer, redis_server
 from support.stores import Clock, Stores, follow, scan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from support.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
