@@ -9,7 +9,6 @@ for answers.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from headstart.dialects.requests import reasoning_mark
+from headstart.dialects.requests import ESCAPES, reasoning_mark
 from headstart.types import (
     UNDECODABLE,
     Ended,
@@ -34,6 +33,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headstart.attempts import Tokens
@@ -476,19 +476,13 @@ MOST_TOKENS = 1_000_000_000
 
 
 _decode = msgspec.json.Decoder().decode
-_ESCAPES = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
-"""The escapes of a JSON text. The group is half of a surrogate pair, which is no character."""
 
 
 def _whole_characters(data: bytes) -> bytes:
     """Return a JSON text with U+FFFD for each half of a surrogate pair."""
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
-    return _ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
+    return ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
 
 
 class MalformedAnswerError(Exception):
@@ -645,7 +639,7 @@ class JSONDecoder:
         """
         waiting, self._half = self._half, b""
         unpaired, last, mended, end = self._unpaired, b"", bytearray(), 0
-        for found in _ESCAPES.finditer(data):
+        for found in ESCAPES.finditer(data):
             half = found[1]
             if not half:
                 continue

@@ -231,7 +231,7 @@ PART = "part"
 FINISHES = word_classes(
     {
         "stop": "STOP",
-        "length": "MAX_TOKENS",
+        "length": "MAX_TOKENS CONTINUATION",
         "content_filter": "SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR"
         " IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION",
     }

@@ -41,6 +41,12 @@ _MAX_DEPTH = 128
 LONGEST_MODEL = 2048
 """Most characters of a model's name. Names are kept in the books, the metrics and the log; the
 longest ones are Bedrock's."""
+ESCAPES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""The escapes of a JSON text. The group is half of a surrogate pair, which is no character."""
 _TYPE_NAMES = {bool: "a boolean", dict: "an object", int: "an integer", str: "a string"}
 
 
@@ -53,7 +59,9 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         if not body.strip():
             raise InvalidRequest("the body is empty: a JSON object is required") from error
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from error
+        raise InvalidRequest(
+            f"the body is not valid JSON: {_half_of_a_pair(body) or error}"
+        ) from error
     except RecursionError as error:
         raise _too_deep() from error
     if not isinstance(document, dict):
@@ -61,6 +69,19 @@ def decode_object(body: bytes) -> dict[str, Any]:
     if body.count(b"{") + body.count(b"[") > _MAX_DEPTH and _is_deep(document):
         raise _too_deep()
     return document
+
+
+def _half_of_a_pair(body: bytes) -> str | None:
+    """Return where a JSON text has half of a surrogate pair; None if it has none.
+
+    JavaScript cuts a text between the halves of an emoji, and writes the half as an escape.
+    """
+    halves = (found for found in ESCAPES.finditer(body) if found[1])
+    half = next(halves, None)
+    if half is None:
+        return None
+    escape, at = half[0].decode(), half.start()
+    return f"{escape} at byte {at} is half of a character, such as an emoji. Cut no text there"
 
 
 def read_model(document: dict[str, Any]) -> str:

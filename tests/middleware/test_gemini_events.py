@@ -158,6 +158,7 @@ def test_parts_of_other_kinds_are_kept_as_they_came() -> None:
     ("native", "reason"),
     [
         ("MAX_TOKENS", "length"),
+        ("CONTINUATION", "length"),
         ("SAFETY", "content_filter"),
         ("RECITATION", "content_filter"),
         ("MALFORMED_FUNCTION_CALL", "error"),
