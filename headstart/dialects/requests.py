@@ -34,18 +34,13 @@ from headstart.types import UNDECODABLE, ChatRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-
 T = TypeVar("T")
 _MAX_DEPTH = 128
 """Deepest nesting of a request. It leaves room for recursion in later readers of the document."""
 LONGEST_MODEL = 2048
 """Most characters of a model's name. Names are kept in the books, the metrics and the log; the
 longest ones are Bedrock's."""
-ESCAPES = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
+ESCAPES = re.compile(rb"(?is)\\(?:ud[89ab]\w\w\\ud[c-f]\w\w|(ud[89a-f]\w\w)|.)")
 """The escapes of a JSON text. The group is half of a surrogate pair, which is no character."""
 _TYPE_NAMES = {bool: "a boolean", dict: "an object", int: "an integer", str: "a string"}
 
@@ -59,9 +54,8 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         if not body.strip():
             raise InvalidRequest("the body is empty: a JSON object is required") from error
-        raise InvalidRequest(
-            f"the body is not valid JSON: {_half_of_a_pair(body) or error}"
-        ) from error
+        problem = _half_of_a_pair(body) or error
+        raise InvalidRequest(f"the body is not valid JSON: {problem}") from error
     except RecursionError as error:
         raise _too_deep() from error
     if not isinstance(document, dict):
@@ -76,12 +70,11 @@ def _half_of_a_pair(body: bytes) -> str | None:
 
     JavaScript cuts a text between the halves of an emoji, and writes the half as an escape.
     """
-    halves = (found for found in ESCAPES.finditer(body) if found[1])
-    half = next(halves, None)
-    if half is None:
-        return None
-    escape, at = half[0].decode(), half.start()
-    return f"{escape} at byte {at} is half of a character, such as an emoji. Cut no text there"
+    for found in ESCAPES.finditer(body):
+        if found[1]:
+            place = f"{found[0].decode()} at byte {found.start()}"
+            return f"{place} is half of a character, such as an emoji. Cut no text there"
+    return None
 
 
 def read_model(document: dict[str, Any]) -> str:
