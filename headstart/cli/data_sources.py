@@ -23,7 +23,7 @@ import msgspec
 from headstart.errors import ConfigError, HeadstartError
 from headstart.settings import ServerSettings, Settings, masked_variable
 from headstart.sockets import client_session, reason_of
-from headstart.types import UNDECODABLE, Frozen
+from headstart.types import UNDECODABLE, Frozen, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -130,10 +130,8 @@ class _Refusal(msgspec.Struct):
 
 def message_of(body: bytes) -> str | None:
     """Return the message of an error's body, if it has one."""
-    try:
-        return msgspec.json.decode(body, type=_Refusal).error.message
-    except UNDECODABLE:
-        return None
+    refusal = json_or_none(body, _Refusal)
+    return None if refusal is None else refusal.error.message
 
 
 @contextlib.asynccontextmanager

@@ -29,7 +29,7 @@ from headstart.canonical_request import (
 )
 from headstart.errors import InvalidRequest
 from headstart.schemas import fits_strict
-from headstart.types import UNDECODABLE, ChatRequest
+from headstart.types import ChatRequest, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -629,11 +629,8 @@ def call_input(arguments: str) -> dict[str, Any]:
     """
     if not arguments.strip():
         return {}
-    try:
-        value = msgspec.json.decode(arguments)
-    except UNDECODABLE:
-        value = None
-    return value if isinstance(value, dict) else {"_raw": arguments}
+    value = json_or_none(arguments, dict[str, Any])
+    return {"_raw": arguments} if value is None else value
 
 
 def fitting_user(user: str | None) -> str | None:

@@ -17,7 +17,7 @@ import msgspec
 from headstart.attempts import CHARS_PER_TOKEN, PREFIX_TOKENS, RoutingEstimate
 from headstart.errors import InvalidRequest
 from headstart.policies.output.sentences import SentenceCutter
-from headstart.types import UNDECODABLE
+from headstart.types import UNDECODABLE, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,10 +69,7 @@ def read_template(body: bytes) -> DraftTemplate:
 
 
 def _is_object(body: bytes) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(body), dict)
-    except UNDECODABLE:
-        return False
+    return json_or_none(body, dict[str, Any]) is not None
 
 
 def submitted_text(template: DraftTemplate, body: bytes) -> str | None:
