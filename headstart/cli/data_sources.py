@@ -15,7 +15,7 @@ import contextlib
 import csv
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import msgspec
@@ -23,7 +23,7 @@ import msgspec
 from headstart.errors import ConfigError, HeadstartError
 from headstart.settings import ServerSettings, Settings, masked_variable
 from headstart.sockets import client_session, reason_of
-from headstart.types import UNDECODABLE, Frozen, json_or_none
+from headstart.types import UNDECODABLE, Frozen, T, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import Store
 
-
-T = TypeVar("T")
 
 TIMEOUT_S = 60.0
 """Longest wait for an answer of a server."""

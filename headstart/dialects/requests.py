@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -29,13 +29,12 @@ from headstart.canonical_request import (
 )
 from headstart.errors import InvalidRequest
 from headstart.schemas import fits_strict
-from headstart.types import ChatRequest, json_or_none
+from headstart.types import ChatRequest, T, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
-T = TypeVar("T")
 _MAX_DEPTH = 128
 """Deepest nesting of a request. It leaves room for recursion in later readers of the document."""
 LONGEST_MODEL = 2048
