@@ -142,11 +142,9 @@ def _read_block(fields: Fields) -> MessagePart:
             text=fields.required_text("thinking"),
             signature=signature,
             field=marked_origin(signature) or kind,
-            extra=fields.rest(),
         )
     if kind == "redacted_thinking":
-        data = fields.required_text("data")
-        return ReasoningPart(text="", signature=data, field=kind, extra=fields.rest())
+        return ReasoningPart(text="", signature=fields.required_text("data"), field=kind)
     if kind == "tool_use":
         return CallPart(
             id=fields.required_text("id"),

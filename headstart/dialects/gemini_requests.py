@@ -318,12 +318,8 @@ def _part(part: Fields, calls: _Calls) -> MessagePart:
         return ForeignPart(kind=next(iter(rest), "empty"), value=rest)
     text = part.required_text("text")
     if part.boolean("thought"):
-        return ReasoningPart(
-            text=text,
-            signature=part.text("thoughtSignature"),
-            field=THOUGHT,
-            extra=part.rest(),
-        )
+        signature = part.text("thoughtSignature")
+        return ReasoningPart(text=text, signature=signature, field=THOUGHT)
     return TextPart(text=text, extra=part.rest())
 
 
