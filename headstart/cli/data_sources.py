@@ -296,11 +296,7 @@ def as_log_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     The result is empty for a call that has no answer or is not a chat. Other lines stay unchanged.
     """
     for line in lines:
-        try:
-            row = msgspec.json.decode(line, type=dict[str, Any])
-        except UNDECODABLE:
-            yield line
-            continue
+        row = json_or_none(line, dict[str, Any]) or {}
         convert = next((read for marks, read in _SHAPES if marks <= row.keys()), None)
         if convert is None:
             yield line
