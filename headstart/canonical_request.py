@@ -58,7 +58,6 @@ class ReasoningPart(Frozen, tag="reasoning"):
     signature: str | None = None
     field: str = "reasoning_content"
     """The field in which the client sent it."""
-    extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class CallPart(Frozen, tag="call"):

@@ -404,14 +404,8 @@ class Completion(Frozen, tag="completion"):
     @property
     def called_tools(self) -> frozenset[str]:
         """The names of the tools that it calls."""
-        return frozenset(
-            [
-                part.name
-                for choice in self.choices
-                for part in choice.parts
-                if isinstance(part, ToolCall)
-            ]
-        )
+        parts = [part for choice in self.choices for part in choice.parts]
+        return frozenset([part.name for part in parts if isinstance(part, ToolCall)])
 
 
 class RawResponse(Frozen, tag="raw"):
@@ -738,6 +732,14 @@ def read_vocabulary(module: str) -> dict[str, str]:
 def is_pattern(name: str) -> bool:
     """Tell whether a model's name in a route is a pattern for several names."""
     return not {"*", "?", "["}.isdisjoint(name)
+
+
+def json_or_none(data: bytes | str | msgspec.Raw, kind: type[T]) -> T | None:
+    """Return the JSON value of this type; None for data that is no JSON, or of another type."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except UNDECODABLE:
+        return None
 
 
 # --- bodies that arrive in pieces ----------------------------------------------------------------

@@ -18,6 +18,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
+from headstart.middleware.concurrency import Supervisor
 from support.leaks import leaked_sockets, leaked_tasks, open_sockets
 from support.serving import free_port, serving
 from support.virtual_clock import VirtualClockLoop
@@ -51,6 +52,14 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object
     """Headstart runs under asyncio only, because aiohttp and uvicorn do."""
     virtual = request.node.get_closest_marker("virtual_clock")
     return "asyncio", {"loop_factory": VirtualClockLoop} if virtual else {}
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    """A supervisor, which is closed after the test."""
+    owner = Supervisor()
+    yield owner
+    await owner.aclose()
 
 
 @pytest.fixture(name="free_port")

@@ -15,7 +15,7 @@ import contextlib
 import csv
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import msgspec
@@ -23,7 +23,7 @@ import msgspec
 from headstart.errors import ConfigError, HeadstartError
 from headstart.settings import ServerSettings, Settings, masked_variable
 from headstart.sockets import client_session, reason_of
-from headstart.types import UNDECODABLE, Frozen
+from headstart.types import UNDECODABLE, Frozen, T, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import Store
 
-
-T = TypeVar("T")
 
 TIMEOUT_S = 60.0
 """Longest wait for an answer of a server."""
@@ -130,10 +128,8 @@ class _Refusal(msgspec.Struct):
 
 def message_of(body: bytes) -> str | None:
     """Return the message of an error's body, if it has one."""
-    try:
-        return msgspec.json.decode(body, type=_Refusal).error.message
-    except UNDECODABLE:
-        return None
+    refusal = json_or_none(body, _Refusal)
+    return None if refusal is None else refusal.error.message
 
 
 @contextlib.asynccontextmanager
@@ -300,11 +296,7 @@ def as_log_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     The result is empty for a call that has no answer or is not a chat. Other lines stay unchanged.
     """
     for line in lines:
-        try:
-            row = msgspec.json.decode(line, type=dict[str, Any])
-        except UNDECODABLE:
-            yield line
-            continue
+        row = json_or_none(line, dict[str, Any]) or {}
         convert = next((read for marks, read in _SHAPES if marks <= row.keys()), None)
         if convert is None:
             yield line

@@ -73,7 +73,7 @@ from headstart.compression.transforms import (
 )
 from headstart.errors import ConfigError
 from headstart.settings import COMPRESSION_MODES, CompressionMode, CompressionSettings
-from headstart.types import UNDECODABLE, Frozen, Memo
+from headstart.types import Frozen, Memo, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -595,11 +595,6 @@ def _was_sent(
 
 def path_of(arguments: str) -> str | None:
     """Return the file that a call names, or None."""
-    try:
-        given = msgspec.json.decode(arguments)
-    except UNDECODABLE:
-        return None
-    if not isinstance(given, dict):
-        return None
+    given = json_or_none(arguments, dict[str, Any]) or {}
     named = [value for name, value in given.items() if _PATH_NAME.fullmatch(name)]
     return named[0] if len(named) == 1 and isinstance(named[0], str) else None

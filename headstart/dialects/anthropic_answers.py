@@ -31,7 +31,6 @@ from headstart.dialects.dialect import (
 from headstart.errors import HeadstartError, is_context_exceeded, prompt_too_long
 from headstart.types import (
     CONTENT_BLOCKS,
-    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -46,6 +45,7 @@ from headstart.types import (
     ToolCall,
     ToolCallDelta,
     UsageReported,
+    json_or_none,
     word_classes,
     words_of,
 )
@@ -528,9 +528,7 @@ def _add_fields(whole: dict[str, Any], delta: dict[str, Any]) -> None:
 
 def _input(arguments: str) -> Any:
     """Return a tool call's input. If it was cut, it is wrapped as the API's guide says."""
-    try:
-        msgspec.json.decode(arguments, type=dict[str, Any])
-    except UNDECODABLE:
+    if json_or_none(arguments, dict[str, Any]) is None:
         return {"INVALID_JSON": arguments}
     return msgspec.Raw(arguments.encode())
 

@@ -54,7 +54,7 @@ from headstart.dialects.requests import (
 )
 from headstart.errors import InvalidRequest
 from headstart.schemas import closed_schema, is_closed
-from headstart.types import UNDECODABLE, ChatRequest
+from headstart.types import UNDECODABLE, ChatRequest, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -142,11 +142,9 @@ def _read_block(fields: Fields) -> MessagePart:
             text=fields.required_text("thinking"),
             signature=signature,
             field=marked_origin(signature) or kind,
-            extra=fields.rest(),
         )
     if kind == "redacted_thinking":
-        data = fields.required_text("data")
-        return ReasoningPart(text="", signature=data, field=kind, extra=fields.rest())
+        return ReasoningPart(text="", signature=fields.required_text("data"), field=kind)
     if kind == "tool_use":
         return CallPart(
             id=fields.required_text("id"),
@@ -295,11 +293,8 @@ def _user(document: dict[str, Any]) -> str | None:
 def _without_session(user: str) -> str:
     """Return the user's id without the session, which Claude Code writes beside it."""
     if user.startswith("{"):
-        try:
-            fields = msgspec.json.decode(user, type=dict[str, Any])
-        except UNDECODABLE:
-            return user
-        if fields.pop("session_id", None) is None:
+        fields = json_or_none(user, dict[str, Any])
+        if fields is None or fields.pop("session_id", None) is None:
             return user
         return msgspec.json.encode(fields, order="deterministic").decode()
     return _SESSION.sub("", user)

@@ -30,6 +30,7 @@ from headstart.types import (
     TextDelta,
     ToolCallDelta,
     UsageReported,
+    json_or_none,
 )
 
 if TYPE_CHECKING:
@@ -548,11 +549,7 @@ def as_count(value: Any) -> int:
 
 def is_json(text: str) -> bool:
     """Tell whether a text is a whole JSON value."""
-    try:
-        msgspec.json.decode(text, type=msgspec.Raw)
-    except UNDECODABLE:
-        return False
-    return True
+    return json_or_none(text, msgspec.Raw) is not None
 
 
 def extra_events(

@@ -27,7 +27,6 @@ from headstart.errors import HeadstartError, is_context_exceeded
 from headstart.reply import whole_call
 from headstart.types import (
     CONTENT_BLOCKS,
-    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -41,6 +40,7 @@ from headstart.types import (
     ToolCall,
     ToolCallDelta,
     UsageReported,
+    json_or_none,
     word_classes,
 )
 
@@ -508,11 +508,8 @@ def call_part(call: ToolCall) -> dict[str, Any]:
 
 def arguments_object(arguments: str) -> Any:
     """Return a call's arguments as an object, as the model wrote them if that is an object."""
-    try:
-        value = msgspec.json.decode(arguments or "{}")
-    except UNDECODABLE:
-        return {"INVALID_JSON": arguments}
-    if not isinstance(value, dict):
+    value = json_or_none(arguments or "{}", dict[str, Any])
+    if value is None:
         return {"INVALID_JSON": arguments}
     # It is written without line ends, because an event of a stream is one line.
     return msgspec.Raw(msgspec.json.format(arguments.encode(), indent=-1)) if value else {}

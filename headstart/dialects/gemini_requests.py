@@ -54,7 +54,7 @@ from headstart.dialects.requests import (
 )
 from headstart.errors import InvalidRequest
 from headstart.schemas import schema_for_gemini
-from headstart.types import UNDECODABLE, ChatRequest, words_of
+from headstart.types import ChatRequest, json_or_none, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -318,12 +318,8 @@ def _part(part: Fields, calls: _Calls) -> MessagePart:
         return ForeignPart(kind=next(iter(rest), "empty"), value=rest)
     text = part.required_text("text")
     if part.boolean("thought"):
-        return ReasoningPart(
-            text=text,
-            signature=part.text("thoughtSignature"),
-            field=THOUGHT,
-            extra=part.rest(),
-        )
+        signature = part.text("thoughtSignature")
+        return ReasoningPart(text=text, signature=signature, field=THOUGHT)
     return TextPart(text=text, extra=part.rest())
 
 
@@ -577,11 +573,8 @@ def _response(text: str, *, failed: bool) -> dict[str, Any]:
     """Return a function's result, which must be an object: text goes under the API's own names."""
     if failed:
         return {"error": text}
-    try:
-        value = msgspec.json.decode(text)
-    except UNDECODABLE:
-        return {"output": text}
-    return value if isinstance(value, dict) else {"output": text}
+    value = json_or_none(text, dict[str, Any])
+    return {"output": text} if value is None else value
 
 
 def _write_media(part: MediaPart) -> dict[str, Any]:

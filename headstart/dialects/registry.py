@@ -35,7 +35,16 @@ from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.request_form import RequestForm
 from headstart.dialects.requests import LONGEST_MODEL, decode_object, repeats_keys, too_long_model
 from headstart.errors import InvalidRequest
-from headstart.types import UNDECODABLE, ChatRequest, Choice, Completion, Entry, Headers, Text
+from headstart.types import (
+    UNDECODABLE,
+    ChatRequest,
+    Choice,
+    Completion,
+    Entry,
+    Headers,
+    Text,
+    json_or_none,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -218,9 +227,8 @@ def with_retry_after(headers: Headers, body: bytes) -> Headers:
     """Return an error's headers with the wait that some providers name in its body alone."""
     if any(name == b"retry-after" for name, _ in headers):
         return headers
-    try:
-        document = msgspec.json.decode(body)
-    except UNDECODABLE:
+    document = json_or_none(body, object)
+    if document is None:
         return headers
     for dialect in UPSTREAM_DIALECTS.values():
         delay_s = dialect.retry_delay_s and dialect.retry_delay_s(document)
@@ -250,10 +258,7 @@ class Vectors(NamedTuple):
     @property
     def model(self) -> str:
         """The model's name in the answer, or an empty text."""
-        try:
-            return msgspec.json.decode(self.head.get("model", b'""'), type=str)
-        except UNDECODABLE:
-            return ""
+        return json_or_none(self.head.get("model", b""), str) or ""
 
 
 def read_vectors(body: bytes, count: int) -> Vectors | None:
@@ -425,9 +430,8 @@ class DocumentForm:
 
     def is_whole(self, body: bytes) -> bool:
         """Tell whether a body under status 200 is such an answer."""
-        try:
-            document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        except UNDECODABLE:
+        document = json_or_none(body, dict[str, msgspec.Raw])
+        if document is None:
             return False
         results = bytes(document.get(self.results, b""))
         has_any = results.startswith(b"[") and not results[1:].lstrip(_SPACE).startswith(b"]")
@@ -442,12 +446,10 @@ def read_usage(body: bytes) -> dict[str, Any] | None:
     """
     ends = (body[-_END:], body[:_END]) if len(body) > _LONG else ()
     found = next(filter(None, map(_USAGE.search, ends)), None)
-    try:
-        if found is not None:
-            return msgspec.json.decode(found[1], type=dict[str, Any])
-        return msgspec.json.decode(body, type=_Usage).usage
-    except UNDECODABLE:
-        return None
+    if found is not None:
+        return json_or_none(found[1], dict[str, Any])
+    whole = json_or_none(body, _Usage)
+    return None if whole is None else whole.usage
 
 
 def read_items(field: bytes) -> list[bytes] | None:

@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -29,12 +29,11 @@ from headstart.canonical_request import (
 )
 from headstart.errors import InvalidRequest
 from headstart.schemas import fits_strict
-from headstart.types import UNDECODABLE, ChatRequest
+from headstart.types import ChatRequest, T, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-T = TypeVar("T")
 _MAX_DEPTH = 128
 """Deepest nesting of a request. It leaves room for recursion in later readers of the document."""
 LONGEST_MODEL = 2048
@@ -643,11 +642,8 @@ def call_input(arguments: str) -> dict[str, Any]:
     """
     if not arguments.strip():
         return {}
-    try:
-        value = msgspec.json.decode(arguments)
-    except UNDECODABLE:
-        value = None
-    return value if isinstance(value, dict) else {"_raw": arguments}
+    value = json_or_none(arguments, dict[str, Any])
+    return {"_raw": arguments} if value is None else value
 
 
 def fitting_user(user: str | None) -> str | None:

@@ -19,7 +19,7 @@ from anyio import to_thread
 from headstart.embeddings.index import LEAST_SIGNED
 from headstart.errors import StageError, StoreError, VectorIndexError
 from headstart.observe import Observer, StageFailed
-from headstart.types import UNDECODABLE, Delete, Entry, VectorRow
+from headstart.types import UNDECODABLE, Delete, Entry, T, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store, VectorIndex
 
 K = TypeVar("K")
-T = TypeVar("T")
 
 ENTRY_OVERHEAD = 500
 """The bytes of an entry's keys and table rows, in addition to its encoded length."""

@@ -18,7 +18,7 @@ from headstart.errors import ConfigError
 from headstart.lab.stream import HISTORY, PlayedPrompt, PreparePrompt, history_judge
 from headstart.policies.key import KeyContext, Templates, chat_key, find_question
 from headstart.report.estimates import ShareInterval, least_share, wilson_interval
-from headstart.types import UNDECODABLE, CacheKey, ChatRequest, Frozen
+from headstart.types import UNDECODABLE, CacheKey, ChatRequest, Frozen, T
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P")
-T = TypeVar("T")
 
 _CONTEXT = KeyContext(dialect="openai-chat", path=b"/v1/chat/completions", upstream="")
 

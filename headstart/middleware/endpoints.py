@@ -19,7 +19,7 @@ from headstart.dialects.requests import decode_object, repeats_keys
 from headstart.errors import ConfigError, InvalidRequest
 from headstart.policies.key import QUESTION_GROUP
 from headstart.policies.route_rules import REPEAT_WINDOW_S
-from headstart.types import UNDECODABLE, ChatRequest, Scope
+from headstart.types import UNDECODABLE, ChatRequest, Scope, json_or_none
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
@@ -473,8 +473,5 @@ def with_deployment(body: bytes, name: str, check: Callable[[bytes], None]) -> b
     check(body)
     if named_model(body) == name:
         return body
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except UNDECODABLE:
-        return body
-    return msgspec.json.encode({**fields, "model": name})
+    fields = json_or_none(body, dict[str, msgspec.Raw])
+    return body if fields is None else msgspec.json.encode({**fields, "model": name})

@@ -11,7 +11,7 @@ import time
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,7 +20,7 @@ from headstart.dialects.registry import Vectors, read_vectors, write_vectors
 from headstart.errors import NotCached
 from headstart.observe import StageFailed
 from headstart.policies.key import item_key
-from headstart.types import ASGIApp, CacheKey, Entry, Origin, RawResponse
+from headstart.types import ASGIApp, CacheKey, Entry, Origin, RawResponse, T
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
             body: bytes | None = None,
         ) -> Flight: ...
 
-
-T = TypeVar("T")
 
 _JSON = ((b"content-type", b"application/json"),)
 _ID = b"id"

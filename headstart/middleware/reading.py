@@ -34,6 +34,7 @@ from headstart.types import (
     Started,
     TextDelta,
     UsageReported,
+    json_or_none,
 )
 
 if TYPE_CHECKING:
@@ -199,11 +200,8 @@ def _is_bare_error(raw: bytes) -> bool:
     """
     if b'"error' not in raw:
         return False
-    try:
-        found = msgspec.json.decode(raw, type=_BareError)
-        return bool(found.error or found.error_code)
-    except UNDECODABLE:
-        return False
+    found = json_or_none(raw, _BareError)
+    return found is not None and bool(found.error or found.error_code)
 
 
 _FIELD_BEFORE = re.compile(rb'"(?:%b)" ?: ?"\Z' % "|".join(sorted(TEXT_FIELDS)).encode())

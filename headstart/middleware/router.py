@@ -51,6 +51,7 @@ from headstart.types import (
     Frozen,
     Headers,
     is_pattern,
+    json_or_none,
 )
 
 if TYPE_CHECKING:
@@ -479,10 +480,7 @@ class ModelLists:
 
     def load(self, saved: bytes) -> None:
         """Take over the lists of an earlier run, except lists of another address."""
-        try:
-            kept = msgspec.json.decode(saved, type=dict[str, _KeptList])
-        except UNDECODABLE:
-            return
+        kept = json_or_none(saved, dict[str, _KeptList]) or {}
         for source in self.sources:
             found = kept.get(source.name)
             if found is not None and found.base_url == source.base_url:

@@ -37,7 +37,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -46,7 +46,7 @@ from headstart.errors import StageError, StoreError, UpstreamError
 from headstart.middleware.flights import LOG_BYTES, OWN_ALONE, AnswerForm, LazyCondition, OwnedCall
 from headstart.observe import Observer, StageFailed
 from headstart.policies.routing.schedule import JoinTerms, twin_wait_s
-from headstart.types import UNDECODABLE, Entry, Headers, Lease, Origin
+from headstart.types import UNDECODABLE, Entry, Headers, Lease, Origin, T
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from headstart.middleware.flights import Flight, FlightReader
     from headstart.reply import Reply
 
-T = TypeVar("T")
 
 RENEW_S = 1.0
 """Seconds between two renewals of an owner's leases."""

@@ -15,6 +15,7 @@ import msgspec
 
 from headstart.attempts import FAILURES, Attempt
 from headstart.decisions import Outcome
+from headstart.dialects.requests import filled
 from headstart.errors import MissingExtra
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.observe import Observation, Served
@@ -93,7 +94,7 @@ def provider_facts(upstream: UpstreamSettings) -> dict[str, Any]:
         "server.address": address.hostname,
         "server.port": address.port or {"http": 80, "https": 443}.get(address.scheme),
     }
-    return _known(facts)
+    return filled(facts)
 
 
 def operation_of(endpoint: str) -> str:
@@ -216,7 +217,7 @@ class Tracing:
             "headstart.cost_usd": attempt.cost_usd,
             "error.type": attempt.error or ("error" if failed else None),
         }
-        span.set_attributes(_known(facts))
+        span.set_attributes(filled(facts))
         if failed:
             span.set_status(Status(StatusCode.ERROR, attempt.reason or attempt.error))
         span.end(_nanoseconds(attempt.at + attempt.total_s))
@@ -245,7 +246,7 @@ class Tracing:
             "headstart.time_to_first_token": row.ttft_s,
             "headstart.cost_usd": row.cost_usd,
         }
-        span.set_attributes(_known(facts))
+        span.set_attributes(filled(facts))
         if row.status >= 500 or row.error is not None:
             span.set_status(Status(StatusCode.ERROR, row.error))
         span.end(_nanoseconds(row.at + row.total_s))
@@ -265,7 +266,7 @@ class Tracing:
             "headstart.similarity": row.similarity,
         }
         lookup = self._tracer.start_span(
-            "lookup", inside, attributes=_known(facts), start_time=_nanoseconds(began)
+            "lookup", inside, attributes=filled(facts), start_time=_nanoseconds(began)
         )
         if row.encode_s:
             encode = self._tracer.start_span(
@@ -273,10 +274,6 @@ class Tracing:
             )
             encode.end(_nanoseconds(began + row.encode_s))
         lookup.end(_nanoseconds(began + spent_s))
-
-
-def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -62,6 +62,7 @@ from headstart.types import (
     TextDelta,
     ToolCallDelta,
     UsageReported,
+    json_or_none,
 )
 
 if TYPE_CHECKING:
@@ -387,10 +388,7 @@ def _unescaped(string: str) -> str:
 
 def _input_in(arguments: str) -> str:
     """Return the input in arguments of any form."""
-    try:
-        value = msgspec.json.decode(arguments)
-    except UNDECODABLE:
-        return arguments
+    value = json_or_none(arguments, object)
     if isinstance(value, dict):
         only = next(iter(value.values())) if len(value) == 1 else None
         value = value.get(CUSTOM_INPUT, only if value else "")

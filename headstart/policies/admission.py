@@ -21,6 +21,7 @@ from headstart.types import (
     Refusal,
     Text,
     ToolCall,
+    json_or_none,
     word_classes,
 )
 
@@ -175,7 +176,9 @@ def has_match(value: object, expressions: Sequence[re.Pattern[str]]) -> bool:
     match value:
         case str():
             found = any(each.search(value) is not None for each in expressions)
-            return found or (_is_escaped(value) and has_match(_decoded(value), expressions))
+            return found or (
+                _is_escaped(value) and has_match(json_or_none(value, object), expressions)
+            )
         case bytes():
             try:
                 return has_match(msgspec.json.decode(value), expressions)
@@ -190,14 +193,6 @@ def has_match(value: object, expressions: Sequence[re.Pattern[str]]) -> bool:
 
 def _is_escaped(text: str) -> bool:
     return "\\" in text and text.lstrip()[:1] in ("{", "[")
-
-
-def _decoded(text: str) -> object:
-    """Return the JSON value of a text; None if the text is not JSON."""
-    try:
-        return msgspec.json.decode(text)
-    except UNDECODABLE:
-        return None
 
 
 def _refuse_length(limit: int, tokens: int) -> str | None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 from headstart.attempts import Tokens
 from headstart.dialects.registry import PROTOCOL_HEADERS
 from headstart.errors import OverLimit
-from headstart.types import Charge, Charged, Headers, read_vocabulary
+from headstart.types import Charge, Charged, Headers, T, read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _VOCABULARY = read_vocabulary(__name__)
 K = TypeVar("K", bound="Collection[object]")
-T = TypeVar("T")
 MEMO_NAMES = 1024
 MOST_NAMES, NAMES_BYTES = 64, 2048
 """The most header names, and the most bytes of them, that are remembered together."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -342,23 +343,24 @@ def _fresh_s(headers: Headers, directives: Mapping[bytes, list[bytes]], now: flo
 
     An answer with a value that cannot be read is stale. Of two different values the smaller counts.
     """
-    dates = (_moment(value) for name, value in headers if name == b"date")
+    dates = (http_date(value.decode("latin-1")) for name, value in headers if name == b"date")
     made_at = next((date for date in dates if date is not None), now)
     ages = [delta_seconds(value.strip()) for name, value in headers if name == b"age"]
     age_s = max([0.0, now - made_at, *ages])  # section 4.2.3
     for name in (b"s-maxage", b"max-age"):
         if name in directives:
             return min(map(delta_seconds, directives[name])) - age_s
-    expires = [_moment(value) for name, value in headers if name == b"expires"]
+    expires = [http_date(value.decode("latin-1")) for name, value in headers if name == b"expires"]
     if not expires:
         return None
     ends = [0.0 if end is None else end for end in expires]
     return min(ends) - made_at - age_s
 
 
-def _moment(value: bytes) -> float | None:
+@lru_cache(maxsize=16)  # The date of each answer is read, and is the same for a second.
+def http_date(text: str) -> float | None:
     """Return an HTTP date in Unix seconds; None if the text is not a date."""
     try:
-        return parsedate_to_datetime(value.decode("latin-1")).timestamp()
-    except (ValueError, TypeError, OverflowError):
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
         return None

@@ -17,7 +17,7 @@ import msgspec
 from headstart.attempts import CHARS_PER_TOKEN, PREFIX_TOKENS, RoutingEstimate
 from headstart.errors import InvalidRequest
 from headstart.policies.output.sentences import SentenceCutter
-from headstart.types import UNDECODABLE
+from headstart.types import json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,10 +69,7 @@ def read_template(body: bytes) -> DraftTemplate:
 
 
 def _is_object(body: bytes) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(body), dict)
-    except UNDECODABLE:
-        return False
+    return json_or_none(body, dict[str, Any]) is not None
 
 
 def submitted_text(template: DraftTemplate, body: bytes) -> str | None:
@@ -81,12 +78,9 @@ def submitted_text(template: DraftTemplate, body: bytes) -> str | None:
     None: another part of the request differs. Fields that are null, and ``"stream": false``, count
     as absent.
     """
-    try:
-        pattern = msgspec.json.decode(template.body(PLACEHOLDER))
-        final = msgspec.json.decode(body)
-    except UNDECODABLE:
-        return None
-    if not isinstance(final, dict):
+    pattern = json_or_none(template.body(PLACEHOLDER), dict[str, Any])
+    final = json_or_none(body, dict[str, Any])
+    if pattern is None or final is None:
         return None
     found: list[str] = []
     try:

@@ -40,6 +40,7 @@ from headstart.settings import (
     UpstreamSettings,
 )
 from headstart.sockets import room_for_connections
+from support.serving import listens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,18 +207,12 @@ def test_a_second_ctrl_c_ends_requests_without_a_word(tmp_path: Path, free_port:
                 asking, _ = silent.accept()
                 with asking:
                     process.send_signal(signal.SIGINT)
-                    while _connects(free_port) and process.poll() is None:
+                    while listens(free_port) and process.poll() is None:
                         time.sleep(0.05)
                     process.send_signal(signal.SIGINT)
                     assert process.wait(20) == 130
             assert process.stderr is not None
             assert process.stderr.read() == ""
-
-
-def _connects(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-        return True
-    return False
 
 
 def test_a_server_starts_although_its_standard_streams_are_closed(
@@ -226,7 +221,7 @@ def test_a_server_starts_although_its_standard_streams_are_closed(
     arguments = shlex.join(without_provider(free_port))
     shell = ["/bin/sh", "-c", f"exec {arguments} <&- >&- 2>&-"]
     with subprocess.Popen(shell, cwd=tmp_path, env=environment()) as process:
-        while not _connects(free_port):
+        while not listens(free_port):
             assert process.poll() is None
             time.sleep(0.05)
         assert get(free_port, "/_headstart/ready")[0] == 200

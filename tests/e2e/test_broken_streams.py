@@ -8,7 +8,6 @@ import importlib.util
 import json
 import logging
 import os
-import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.settings import Settings, UpstreamSettings
 from support.patience import until
 from support.raw_upstream import RawUpstream, raw_upstream
-from support.serving import free_port, serving, serving_in_thread
+from support.serving import free_port, listens, serving, serving_in_thread
 from support.simulated import chat, exchange, send_raw, simulated
 
 if TYPE_CHECKING:
@@ -231,17 +230,11 @@ async def served_by(server: str, folder: Path, provider: str) -> AsyncIterator[s
             env={**os.environ, "PYTHONPATH": paths},
         )
         try:
-            await until(lambda: process.returncode is not None or _listens(port))
+            await until(lambda: process.returncode is not None or listens(port))
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
             await process.wait()
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-        return True
-    return False
 
 
 @pytest.mark.anyio

@@ -25,8 +25,8 @@ from headstart.lab.simulator.faults import Status
 from headstart.middleware import shared_flights
 from headstart.policies.routing.measures import UpstreamModel
 from support.nodes import committed
-from support.patience import PATIENCE_S, until
-from support.redis_server import RedisServer, redis_server, wait_for
+from support.patience import PATIENCE_S, until, wait_for
+from support.redis_server import RedisServer, redis_server
 from support.serving import serving
 from support.sidecar import Provider, Sidecar, headers_of, sidecar
 from support.simulated import simulated

@@ -12,7 +12,6 @@ import pytest
 from headstart.dialects.responses_chains import OWN
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import AnswersUnavailable, StoreError, UnknownReference
-from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.conversations import (
     MOST_UNREAD,
     MOST_UNREAD_BYTES,
@@ -26,9 +25,8 @@ from headstart.types import Delete
 from support.fakes import FaultyStore, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from headstart.interfaces import Store
+    from headstart.middleware.concurrency import Supervisor
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -110,13 +108,6 @@ class Kept:
 
     async def has(self, owner: str, id: str) -> bool:
         return await self.conversations.find(owner, id) is not None
-
-
-@pytest.fixture
-async def supervisor() -> AsyncIterator[Supervisor]:
-    owner = Supervisor()
-    yield owner
-    await owner.aclose()
 
 
 EVENTS = b"text/event-stream"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,31 +11,20 @@ import pytest
 
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware.learning import domains as domains_module
-from headstart.middleware.learning.domains import Domains, SavedDomain
+from headstart.middleware.learning.domains import SavedDomain
 from headstart.observe import StageFailed
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import VERSION
 from support.fakes import FaultyStore, Recorder
-from support.learned import ERROR_LIMIT, failed, labels_for, make_domains, make_label
+from support.learned import ERROR_LIMIT, failed, labels_for, make_domains, make_label, running
 from support.patience import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from headstart.decisions import Label
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
-
-
-@asynccontextmanager
-async def running(domains: Domains) -> AsyncIterator[None]:
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(domains.run)
-            yield
-            tasks.cancel_scope.cancel()
-    finally:
-        await domains.aclose()
 
 
 async def learned(domain: Domain, count: int) -> None:

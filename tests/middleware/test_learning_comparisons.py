@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -27,11 +26,9 @@ from headstart.types import new_ulid
 from support.booked import served
 from support.entries import answer
 from support.fakes import FaultyStore, Recorder, make_entry
-from support.learned import failed, make_domains
+from support.learned import failed, make_domains, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from headstart.middleware.learning.learner import SecondOpinion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
@@ -39,17 +36,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 SURE = "It is 42."
 VAGUE, VAGUER = "Lima", "Lima, Peru"
 """The judge cannot tell whether they say the same."""
-
-
-@asynccontextmanager
-async def running(learner: Learner) -> AsyncIterator[None]:
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(learner.run)
-            yield
-            tasks.cancel_scope.cancel()
-    finally:
-        await learner.aclose()
 
 
 def sample(id: str, text: str = SURE) -> FeedbackSample:

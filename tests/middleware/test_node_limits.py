@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from headstart.errors import StoreError
 from headstart.interfaces import SwapResult
-from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.upstreams.accounting import UpstreamState
 from headstart.middleware.upstreams.node_limits import (
     AFTER_FAILURE_S,
@@ -22,6 +21,9 @@ from headstart.middleware.upstreams.node_limits import (
     StoredLimits,
 )
 from support.rate_limited import RateLimited
+
+if TYPE_CHECKING:
+    from headstart.middleware.concurrency import Supervisor
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -88,13 +90,6 @@ class Nodes:
         now = loop.time()
         limits.learn(headers, now, UNIX + now, held.taken, began=began)
         return began - came
-
-
-@pytest.fixture
-async def supervisor() -> Any:
-    supervisor = Supervisor()
-    yield supervisor
-    await supervisor.aclose()
 
 
 async def offer(nodes: Nodes, provider: RateLimited, per_s: float, seconds: float) -> list[float]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.errors import UpstreamUnreachable
-from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
 from support.candidates import chat_call, read
@@ -18,7 +17,7 @@ from support.scripted import ScriptedUpstream
 from support.serving import serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from headstart.middleware.concurrency import Supervisor
 
 pytestmark = pytest.mark.anyio
 
@@ -34,13 +33,6 @@ class Provider(ScriptedUpstream):
         if scope["type"] == "http":
             self.asked.append((scope["method"], scope["client"][1]))
         await super().__call__(scope, receive, send)
-
-
-@pytest.fixture
-async def supervisor() -> AsyncIterator[Supervisor]:
-    made = Supervisor()
-    yield made
-    await made.aclose()
 
 
 async def cancel_a_call(upstream: HTTPUpstream, provider: Provider) -> None:

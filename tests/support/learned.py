@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,25 @@ from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from headstart.interfaces import Store
+    from headstart.middleware.learning.learner import Learner
     from support.fakes import Recorder
 
 ERROR_LIMIT = ErrorLimit(max_error=0.05)
+
+
+@asynccontextmanager
+async def running(part: Domains | Learner) -> AsyncIterator[None]:
+    """Run a part that learns in the background, and close it at the end."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(part.run)
+            yield
+            tasks.cancel_scope.cancel()
+    finally:
+        await part.aclose()
 
 
 def make_label(

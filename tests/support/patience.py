@@ -1,7 +1,8 @@
-"""The longest wait of a test for something that should happen at once."""
+"""Waits of a test for something that should happen at once."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,3 +20,11 @@ async def until(condition: Callable[[], object]) -> None:
     with anyio.fail_after(PATIENCE_S):
         while not condition():
             await anyio.sleep(0.001)  # leave the processor to others
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait for what other processes bring about."""
+    ends = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.02)

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -26,11 +25,11 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from benchmarks.start import redis_binary
-from support.patience import PATIENCE_S
+from support.patience import wait_for
 from support.serving import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 START_TRIES = 500
 START_WAIT_S = 0.02
@@ -324,11 +323,3 @@ def redis_cluster(*, replicas: bool = False, tls: Certificates | None = None) ->
 
 def _info(node: RedisServer) -> str:
     return str(node.command("CLUSTER", "INFO"))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for what other processes bring about."""
-    ends = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.02)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from headstart.config.loading import load_settings
 from headstart.sidecar import build_sidecar
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_for
 from support.scripted import ScriptedUpstream
 from support.serving import serving_in_thread
 
@@ -43,10 +42,7 @@ class Remote:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Ask again until a condition holds."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(condition)
 
     def _send(self, path: str, body: Any, key: str, tags: str = "") -> tuple[Any, Any]:
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}

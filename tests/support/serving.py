@@ -44,6 +44,13 @@ def bind_free_port() -> socket.socket:
     return bound
 
 
+def listens(port: int) -> bool:
+    """Tell whether a server accepts connections on a loopback port."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
 def free_port() -> int:
     """Return a free loopback port for a server that the test starts soon.
 

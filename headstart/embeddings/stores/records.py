@@ -36,14 +36,13 @@ import msgspec
 from headstart.decisions import Label
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Committed, Observer, Served, logger
-from headstart.types import Charged, Delete, Entry, Logged, Put, RawResponse, Sketch, VectorRow
+from headstart.types import Charged, Delete, Entry, Logged, Put, RawResponse, Sketch, T, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from headstart.types import Charge, Lease, Record
 
-T = TypeVar("T")
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 

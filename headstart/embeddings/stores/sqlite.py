@@ -50,7 +50,7 @@ from headstart.embeddings.stores.records import (
 )
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Served, logger
-from headstart.types import Charge, Charged, Entry, Sketch, StoreStats, VectorRow
+from headstart.types import Charge, Charged, Entry, Sketch, StoreStats, T, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -289,7 +289,6 @@ def _code(error: sqlite3.Error) -> int:
 # --- the store ------------------------------------------------------------------------------------
 
 Ts = TypeVarTuple("Ts")
-T = TypeVar("T")
 Job = TypeVar("Job")
 
 TICK_S = 1.0

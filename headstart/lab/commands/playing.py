@@ -7,7 +7,7 @@ import random
 import re
 from collections import Counter
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -36,7 +36,7 @@ from headstart.policies.guards.table import parse_prompt
 from headstart.policies.key import KeyContext, Templates, chat_key, find_question
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.reply import Transcript
-from headstart.types import UNDECODABLE, CacheKey, Completion, Frozen
+from headstart.types import UNDECODABLE, CacheKey, Completion, Frozen, T
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from headstart.policies.admission import Admission
     from headstart.policies.guards.words import Parse
 
-T = TypeVar("T")
 MAX_ERROR_HELP = (
     "Error target: the share of the semantic hits that may be wrong.  "
     f"[default: {ErrorLimit().max_error:g}]"

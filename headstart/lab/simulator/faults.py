@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from headstart.errors import ConfigError
-from headstart.lab.simulator.oracle import Generation, filtered
+from headstart.lab.simulator.oracle import Alternative, Generation
 from headstart.lab.simulator.profiles import find_named, read_table
 from headstart.lab.simulator.simulated_calls import Ending, ScriptedError, ScriptedReply, TimedPiece
 from headstart.types import Frozen
@@ -287,7 +287,8 @@ class Filtered(_Fault, tag="filtered"):
     """Answer 200, say nothing, and finish as a content filter does."""
 
     def change_answer(self, generation: Generation) -> Generation:
-        return filtered(generation)
+        blocked = Alternative(finish="content_filter")
+        return _replace(generation, alternatives=(blocked,) * len(generation.alternatives))
 
 
 Fault: TypeAlias = (

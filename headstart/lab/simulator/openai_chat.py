@@ -7,7 +7,7 @@ import re
 from array import array
 from hashlib import shake_256
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,7 +27,7 @@ from headstart.lab.simulator.simulated_calls import (
     Wire,
     answered_call,
 )
-from headstart.types import Frozen, Headers
+from headstart.types import Frozen, Headers, T
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 
-T = TypeVar("T")
 _TIER = "default"
 _FINGERPRINT = "fp_simulated"
 _encode = msgspec.json.encode

@@ -669,13 +669,6 @@ def generate(
     return Generation(class_id=truth.class_id, alternatives=alternatives)
 
 
-def filtered(generation: Generation) -> Generation:
-    """Return the answer after a content filter: no content, and a finish that names the filter."""
-    blocked = Alternative(finish="content_filter")
-    alternatives = (blocked,) * len(generation.alternatives)
-    return msgspec.structs.replace(generation, alternatives=alternatives)
-
-
 def _phrase(chat: ChatBody, truth: Truth, place: int) -> str:
     text = truth.text if place == 0 else f"Put another way, variant {place}: {truth.text}"
     wanted = chat.response_format

@@ -25,7 +25,7 @@ import random
 import time
 from collections import OrderedDict, deque
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import anyio
 import msgspec
@@ -43,7 +43,7 @@ from headstart.policies.agreement.judge import (
 )
 from headstart.policies.match import Veto
 from headstart.reply import Transcript
-from headstart.types import Answer, CacheKey, Call, Entry, Latest, RawResponse, ulid_time
+from headstart.types import Answer, CacheKey, Call, Entry, Latest, RawResponse, T, ulid_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from headstart.policies.cost import Price
     from headstart.settings import AuditSettings
 
-T = TypeVar("T")
 
 MOST_WAITING = 256
 """The most comparisons that may wait: some 4 s of work. Further ones are dropped, with their

@@ -43,7 +43,7 @@ from headstart.middleware.batches.journal import BatchJournal, Submission, error
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.outgoing import OutgoingRequest, pieces_of, read_head
 from headstart.reply import Reply, Transcript
-from headstart.types import UNDECODABLE, Call, Headers
+from headstart.types import UNDECODABLE, Call, Headers, T
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
@@ -70,7 +70,6 @@ _OPENAI_PATHS = frozenset(
 _OF_ONE_CALL = frozenset(("content-type", "content-length", "accept-encoding", "accept"))
 """The headers of a call that the requests to the batch endpoint do not have."""
 _EXPIRED = "the provider did not answer it within a day"
-T = TypeVar("T")
 
 
 class InBatch(RequestError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from headstart.types import UNDECODABLE, word_classes
+from headstart.types import json_or_none, word_classes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -338,11 +338,7 @@ def _param_of(error: bytes) -> str | None:
     """Return the field that an error document names as its ``param``, or None."""
     document = _members(error) or {}
     inner = _members(document.get("error", b"")) or document
-    try:
-        param = msgspec.json.decode(inner.get("param", b""))
-    except UNDECODABLE:
-        return None
-    return param if param and isinstance(param, str) else None
+    return json_or_none(inner.get("param", b""), str) or None
 
 
 def _largest_limit(text: str, asked: bytes) -> bytes | None:
@@ -366,7 +362,4 @@ def _lower_effort(raw: msgspec.Raw) -> bytes | None:
 
 
 def _members(data: bytes | msgspec.Raw) -> _Members | None:
-    try:
-        return msgspec.json.decode(data, type=_Members)
-    except UNDECODABLE:
-        return None
+    return json_or_none(data, _Members)

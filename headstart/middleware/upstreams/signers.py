@@ -21,7 +21,7 @@ import msgspec
 
 from headstart.errors import ConfigError, InvalidRequest, MissingExtra, UpstreamUnreachable
 from headstart.sockets import client_session
-from headstart.types import UNDECODABLE
+from headstart.types import UNDECODABLE, json_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -290,11 +290,7 @@ async def ask_gcloud(program: str) -> AccessToken:
 
 def _read(status: int, body: bytes) -> AccessToken:
     """Read the answer of a token endpoint. Raises UpstreamUnreachable."""
-    try:
-        document = msgspec.json.decode(body)
-    except UNDECODABLE:
-        document = None
-    match document:
+    match json_or_none(body, object):
         case {"access_token": str(token), **rest} if token and status == 200:
             life_s = rest.get("expires_in")
             return AccessToken(token, life_s if isinstance(life_s, int | float) else _LIFE_S)

@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -60,7 +60,7 @@ from headstart.policies.routing.ordering import Availability, CallShape, predict
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN
 from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, read_up_to, replayed
 from headstart.settings import UpstreamSettings, masked_url
-from headstart.types import Call, ErrorReported, Headers, Piece
+from headstart.types import Call, ErrorReported, Headers, Piece, T
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from headstart.policies.routing.failures import CircuitBreaker, Permit
     from headstart.reply import Closing
 
-T = TypeVar("T")
 
 _SHOWN_CHARACTERS = 200
 """The most characters of a redirect's address that an error shows."""

@@ -18,7 +18,6 @@ import math
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from headstart.policies.callers import NameMemo, NamesMemo
+from headstart.policies.freshness import http_date
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +121,7 @@ def retry_after_s(headers: Headers, unix: float) -> float | None:
     if not value:
         return None
     seconds = duration_s(value, unix, headers)
-    if seconds is None and (moment := _date(value)) is not None:
+    if seconds is None and (moment := http_date(value)) is not None:
         seconds = max(0.0, moment - _written_at(headers, unix))
     return seconds
 
@@ -238,16 +238,8 @@ arrive."""
 def _written_at(headers: Headers, unix: float) -> float:
     """Return the Unix time of headers: by the provider's clock, if ours differs from it."""
     date = next((value for name, value in headers if name == b"date"), None)
-    at = None if date is None else _date(date.decode("latin-1"))
+    at = None if date is None else http_date(date.decode("latin-1"))
     return unix if at is None or abs(at - unix) <= _CLOCKS_DIFFER_S else at
-
-
-@lru_cache(maxsize=16)  # The date of each answer is read, and is the same for a second.
-def _date(text: str) -> float | None:
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return None
 
 
 # --- a limit that headers name --------------------------------------------------------------------
