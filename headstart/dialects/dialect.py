@@ -9,7 +9,6 @@ for answers.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from headstart.dialects.json_texts import ESCAPES, mend
 from headstart.dialects.requests import reasoning_mark
 from headstart.types import (
     UNDECODABLE,
@@ -34,6 +34,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headstart.attempts import Tokens
@@ -476,19 +477,6 @@ MOST_TOKENS = 1_000_000_000
 
 
 _decode = msgspec.json.Decoder().decode
-_ESCAPES = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
-"""The escapes of a JSON text. The group is half of a surrogate pair, which is no character."""
-
-
-def _whole_characters(data: bytes) -> bytes:
-    """Return a JSON text with U+FFFD for each half of a surrogate pair."""
-    if b"\\ud" not in data and b"\\uD" not in data:
-        return data
-    return _ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
 
 
 class MalformedAnswerError(Exception):
@@ -500,7 +488,7 @@ def decode_document(body: bytes) -> Any:
     try:
         return _decode(body)
     except UNDECODABLE:
-        mended = _whole_characters(body)
+        mended = mend(body)
     return None if mended == body else decode_document(mended)
 
 
@@ -645,7 +633,7 @@ class JSONDecoder:
         """
         waiting, self._half = self._half, b""
         unpaired, last, mended, end = self._unpaired, b"", bytearray(), 0
-        for found in _ESCAPES.finditer(data):
+        for found in ESCAPES.finditer(data):
             half = found[1]
             if not half:
                 continue

@@ -21,6 +21,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
+from headstart.dialects.json_texts import half_of_a_pair
 from headstart.errors import InvalidRequest
 from headstart.schemas import fits_strict
 from headstart.types import UNDECODABLE
@@ -56,7 +57,9 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         if not body.strip():
             raise InvalidRequest("the body is empty: a JSON object is required") from error
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from error
+        raise InvalidRequest(
+            f"the body is not valid JSON: {half_of_a_pair(body) or error}"
+        ) from error
     except RecursionError as error:
         raise _too_deep() from error
     if not isinstance(document, dict):

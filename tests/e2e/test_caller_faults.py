@@ -70,6 +70,16 @@ async def test_a_body_that_cannot_be_read_is_an_invalid_request(body: bytes) -> 
         await assert_healthy(gateway)
 
 
+async def test_half_an_emoji_in_a_body_is_told_with_its_place() -> None:
+    body = BODY.replace(b"ChatGPT", rb"\ud83d\ude00 and \ud83d")
+    async with sidecar(cache=EXACT) as gateway:
+        reply = await gateway.post(body)
+        assert_refused(reply, 400, "invalid_request")
+        message = json.loads(reply.body)["error"]["message"]
+        place = f"\\ud83d at byte {body.rindex(b'd83d') - 2} is half of a character"
+        assert message.startswith(f"the body is not valid JSON: {place}")
+
+
 async def test_a_body_of_50_mb_is_too_large() -> None:
     async with sidecar(cache=EXACT) as gateway:
         assert_refused(await gateway.post(BytesIO(MEBIBYTE * 50)), 413, "request_too_large")
