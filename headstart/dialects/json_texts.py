@@ -1,4 +1,4 @@
-"""JSON texts with halves of characters."""
+"""JSON texts with mistakes: values that JSON does not have, and halves of characters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ ESCAPES = re.compile(
     re.DOTALL,
 )
 """The escapes of a JSON text. The group is half of a surrogate pair, which is no character."""
+_NO_NUMBERS = re.compile(rb'"(?:[^"\\]|\\.)*"?|(-?Infinity|NaN)', re.DOTALL)
+"""The strings of a JSON text. The group is, outside of them, a value that JSON does not have."""
+_LOWEST = b"-9999.0"
+"""OpenAI's log probability of a token that cannot come, where others write ``-Infinity``."""
 
 
 def half_of_a_pair(body: bytes) -> str | None:
@@ -26,7 +30,19 @@ def half_of_a_pair(body: bytes) -> str | None:
 
 
 def mend(data: bytes) -> bytes:
-    """Return a JSON text with U+FFFD for each half of a surrogate pair."""
-    if b"\\ud" not in data and b"\\uD" not in data:
-        return data
-    return ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
+    """Return a JSON text without the mistakes that many clients do not mind.
+
+    A half of a surrogate pair becomes U+FFFD, ``-Infinity`` becomes ``_LOWEST``, and ``NaN`` and
+    ``Infinity`` become null: servers in Python write such log probabilities.
+    """
+    if b"\\ud" in data or b"\\uD" in data:
+        data = ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
+    if b"NaN" in data or b"Infinity" in data:
+        data = _NO_NUMBERS.sub(_number, data)
+    return data
+
+
+def _number(found: re.Match[bytes]) -> bytes:
+    if found[1] is None:
+        return found[0]
+    return _LOWEST if found[1] == b"-Infinity" else b"null"
