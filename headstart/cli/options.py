@@ -45,7 +45,7 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def _usual(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:  # noqa: ARG001 - click's signature
-    return USUAL if value is None and USUAL.is_file() else value
+    return USUAL if value is None and USUAL.exists() else value
 
 
 class Share(_ShareType):

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from headstart.dialects.requests import ESCAPES, reasoning_mark
+from headstart.dialects.json_texts import ESCAPES, mend
+from headstart.dialects.requests import reasoning_mark
 from headstart.types import (
     UNDECODABLE,
     Ended,
@@ -479,13 +480,6 @@ MOST_TOKENS = 1_000_000_000
 _decode = msgspec.json.Decoder().decode
 
 
-def _whole_characters(data: bytes) -> bytes:
-    """Return a JSON text with U+FFFD for each half of a surrogate pair."""
-    if b"\\ud" not in data and b"\\uD" not in data:
-        return data
-    return ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
-
-
 class MalformedAnswerError(Exception):
     """The answer has a form that its API does not send."""
 
@@ -495,7 +489,7 @@ def decode_document(body: bytes) -> Any:
     try:
         return _decode(body)
     except UNDECODABLE:
-        mended = _whole_characters(body)
+        mended = mend(body)
     return None if mended == body else decode_document(mended)
 
 

@@ -27,6 +27,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
+from headstart.dialects.json_texts import half_of_a_pair
 from headstart.errors import InvalidRequest
 from headstart.schemas import fits_strict
 from headstart.types import ChatRequest, T, json_or_none
@@ -39,8 +40,6 @@ _MAX_DEPTH = 128
 LONGEST_MODEL = 2048
 """Most characters of a model's name. Names are kept in the books, the metrics and the log; the
 longest ones are Bedrock's."""
-ESCAPES = re.compile(rb"(?is)\\(?:ud[89ab]\w\w\\ud[c-f]\w\w|(ud[89a-f]\w\w)|.)")
-"""The escapes of a JSON text. The group is half of a surrogate pair, which is no character."""
 _TYPE_NAMES = {bool: "a boolean", dict: "an object", int: "an integer", str: "a string"}
 
 
@@ -53,7 +52,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         if not body.strip():
             raise InvalidRequest("the body is empty: a JSON object is required") from error
-        problem = _half_of_a_pair(body) or error
+        problem = half_of_a_pair(body) or error
         raise InvalidRequest(f"the body is not valid JSON: {problem}") from error
     except RecursionError as error:
         raise _too_deep() from error
@@ -62,18 +61,6 @@ def decode_object(body: bytes) -> dict[str, Any]:
     if body.count(b"{") + body.count(b"[") > _MAX_DEPTH and _is_deep(document):
         raise _too_deep()
     return document
-
-
-def _half_of_a_pair(body: bytes) -> str | None:
-    """Return where a JSON text has half of a surrogate pair; None if it has none.
-
-    JavaScript cuts a text between the halves of an emoji, and writes the half as an escape.
-    """
-    for found in ESCAPES.finditer(body):
-        if found[1]:
-            place = f"{found[0].decode()} at byte {found.start()}"
-            return f"{place} is half of a character, such as an emoji. Cut no text there"
-    return None
 
 
 def read_model(document: dict[str, Any]) -> str:

@@ -94,6 +94,15 @@ def test_a_file_that_is_not_there_is_named_with_the_option(
     assert "nope.toml: No such file or directory; name another file (--config)" in told
 
 
+def test_a_folder_in_place_of_the_usual_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "headstart.toml").mkdir()  # as Docker mounts a file that is not there
+    monkeypatch.chdir(tmp_path)
+    assert check() == 2
+    assert "headstart.toml: Is a directory; name another file" in capsys.readouterr().err
+
+
 def test_a_default_price_holds_for_all_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
