@@ -296,7 +296,9 @@ class LiveDraft:
         except (aiohttp.ClientError, OSError) as error:
             raise HeadstartError(f"the live draft did not begin: {error}") from error
         if response.status != 201:
-            raise HeadstartError(f"the live draft was refused: {answer.decode(errors='replace')}")
+            told = answer.decode(errors="replace")
+            hint = " (is live.enabled set on the server?)" if response.status == 404 else ""
+            raise HeadstartError(f"the live draft was refused{hint}: {told}")
         return msgspec.json.decode(answer, type=dict[str, Any])
 
     async def __aexit__(

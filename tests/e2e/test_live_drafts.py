@@ -615,6 +615,18 @@ async def test_the_python_client_says_why_a_draft_is_refused() -> None:
             pass
 
 
+async def test_the_python_client_says_what_a_server_without_live_drafts_lacks() -> None:
+    async with simulated(Asked()) as base, contextlib.AsyncExitStack() as stack:
+        settings = Settings(
+            cache=CacheSettings(store="memory:", mode="exact-only"),
+            upstream=(UpstreamSettings(name="sim", base_url=f"{base}/v1"),),
+        )
+        url = await stack.enter_async_context(serving(build_sidecar(checked(settings))))
+        with pytest.raises(HeadstartError, match=r"is live.enabled set on the server\?"):
+            async with LiveDraft(url, chat(PLACEHOLDER)):
+                pass
+
+
 async def test_workers_and_live_drafts_exclude_each_other() -> None:
     upstream = (UpstreamSettings(name="sim", base_url="http://127.0.0.1:1/v1"),)
     server = ServerSettings(workers=2)
