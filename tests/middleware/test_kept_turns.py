@@ -73,6 +73,15 @@ def test_all_callers_together_have_exactly_the_answers_of_all() -> None:
     assert [owner for owner in "abcde" if kept(turns, owner, "r1")] == ["b", "c", "d", "e"]
 
 
+def test_a_caller_without_answers_is_not_asked_for_its_oldest() -> None:
+    turns = memory(max_answers=CALLERS_SHARE)
+    turns.put("silent", turn("r1"))
+    turns.drop("silent", "r1")
+    for owner in "abcde":
+        turns.put(owner, turn("r1"))
+    assert [owner for owner in "abcde" if kept(turns, owner, "r1")] == ["b", "c", "d", "e"]
+
+
 def test_an_answer_that_is_kept_again_counts_once() -> None:
     turns = memory(max_answers=8, max_bytes=turn("r1").size * 2 * CALLERS_SHARE)
     for _ in range(20):
