@@ -165,7 +165,6 @@ SAMPLES: dict[tuple[type, str], tuple[CanonicalRequest, CanonicalRequest]] = {
     (ReasoningPart, "text"): (holding(CALL), holding(THOUGHT)),
     (ReasoningPart, "signature"): _of_part(THOUGHT, signature="s"),
     (ReasoningPart, "field"): _of_part(THOUGHT, field="reasoning_content"),
-    (ReasoningPart, "extra"): _of_part(THOUGHT, extra=ODD),
     (CallPart, "id"): _of_part(CALL, id="d"),
     (CallPart, "name"): _of_part(CALL, name="g"),
     (CallPart, "arguments"): _of_part(CALL, arguments='{"a":1}'),
@@ -210,7 +209,6 @@ NO_LOSS: dict[tuple[type, str], tuple[str, ...]] = {
     (MediaPart, "kind"): ("gemini",),
     # Lost with the reasoning, under its name.
     (ReasoningPart, "signature"): tuple(TARGETS),
-    (ReasoningPart, "extra"): tuple(TARGETS),
     # Results are found by the id of their call.
     (ResultPart, "name"): ("openai", "responses", "anthropic", "cohere", "bedrock"),
     # A label that the model does not read.
